@@ -1,0 +1,68 @@
+"""The Vision Transformer, end to end. Everything is imported when it is first used: `import vitlab` costs nothing."""
+
+from importlib import import_module, metadata
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from vitlab.api import (
+        Prediction,
+        Scored,
+        create,
+        finetune,
+        list_models,
+        load,
+        predict,
+        resume,
+        save,
+        train,
+    )
+    from vitlab.core.errors import Error
+
+    __version__: str
+
+__all__ = [
+    "Error",
+    "Prediction",
+    "Scored",
+    "__version__",
+    "create",
+    "finetune",
+    "list_models",
+    "load",
+    "predict",
+    "resume",
+    "save",
+    "train",
+]
+
+_HOMES = {
+    "Error": "vitlab.core.errors",
+    "Prediction": "vitlab.api",
+    "Scored": "vitlab.api",
+    "create": "vitlab.models.create",
+    "finetune": "vitlab.api",
+    "list_models": "vitlab.models.zoo",
+    "load": "vitlab.weights.load",
+    "predict": "vitlab.api",
+    "resume": "vitlab.api",
+    "save": "vitlab.weights.load",
+    "train": "vitlab.api",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name == "__version__":
+        try:
+            value = metadata.version("vitlab")
+        except metadata.PackageNotFoundError:
+            value = "0+unknown"  # run from a checkout that was never installed
+    elif name in _HOMES:
+        value = getattr(import_module(_HOMES[name]), name)
+    else:
+        raise AttributeError(f"module 'vitlab' has no attribute '{name}'")
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

@@ -1,0 +1,120 @@
+"""The command line: one file a verb, each imported when its verb is run."""
+
+import contextlib
+import os
+import sys
+from collections.abc import Iterator, Sequence
+from importlib import import_module
+from typing import TextIO
+
+# verb: its module, which has `main(arguments) -> exit status`, and a line for the help
+VERBS: dict[str, tuple[str, str]] = {
+    "demo": ("vitlab.cli.demo", "a small ViT learns, looks and answers, on embedded photos; under a minute"),
+    "models": ("vitlab.cli.models", "the zoo: sizes, parameters, cost"),
+    "predict": ("vitlab.cli.predict", "the top classes of images"),
+    "train": ("vitlab.cli.train", "a model from a recipe; --resume goes on with a run"),
+    "finetune": ("vitlab.cli.finetune", "a trained model for your own images"),
+    "convert": ("vitlab.cli.convert", "a checkpoint from one format to another"),
+}
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run a verb. Exit status 0: done; 1: some images could not be read; 2: a mistake of the caller's."""
+    arguments = list(sys.argv[1:] if argv is None else argv)
+    for stream in (sys.stdout, sys.stderr):
+        _print_anything(stream)
+    try:
+        status = _dispatch(arguments)
+        sys.stdout.flush()
+        return status
+    except BrokenPipeError:
+        _forget_stdout()
+        return 141  # what a shell reports for a program that SIGPIPE ended
+    except KeyboardInterrupt:
+        return 130
+
+
+def _dispatch(arguments: list[str]) -> int:
+    if not arguments or arguments[0] in ("-h", "--help", "help"):
+        print(_help())
+        return 0
+    verb, *rest = arguments
+    if verb in ("-V", "--version"):
+        import vitlab
+
+        print(f"vitlab {vitlab.__version__}")
+        return 0
+    from vitlab.core.errors import Error, near_matches
+
+    try:
+        if verb not in VERBS:
+            hint = near_matches(verb, VERBS) or f" The verbs are {', '.join(VERBS)}."
+            raise Error(f"There is no verb '{verb}'.{hint}")
+        with _log_on_stderr():
+            return import_module(VERBS[verb][0]).main(rest)
+    except Error as error:
+        return _complain(str(error))
+    except SystemExit as error:  # tyro's, after its help or its own complaint
+        return error.code if isinstance(error.code, int) else int(error.code is not None)
+    except BrokenPipeError:
+        raise
+    except OSError as error:
+        name = f"{error.filename}: " if error.filename else ""
+        return _complain(f"{name}{error.strerror or error}.")
+    except MemoryError:
+        return _complain("There is not enough memory for this.")
+
+
+def _help() -> str:
+    width = max(map(len, VERBS))
+    return "\n".join(
+        [
+            "usage: vitlab VERB [arguments]",
+            "",
+            "The Vision Transformer, end to end.",
+            "",
+            *(f"  {verb:<{width}}  {summary}" for verb, (_, summary) in VERBS.items()),
+            "",
+            "  vitlab VERB --help  shows a verb's arguments, their defaults and examples",
+            "  vitlab --version    shows the version",
+        ]
+    )
+
+
+@contextlib.contextmanager
+def _log_on_stderr() -> Iterator[None]:
+    """What the library logs (a checkpoint's head that was replaced) as lines on standard error."""
+    import logging
+
+    from vitlab.cli.terminal import say
+
+    class Handler(logging.Handler):
+        def emit(self, record: logging.LogRecord) -> None:
+            say(f"vitlab: {record.getMessage()}")
+
+    logger, handler = logging.getLogger("vitlab"), Handler(logging.WARNING)
+    logger.addHandler(handler)
+    try:
+        yield
+    finally:
+        logger.removeHandler(handler)
+
+
+def _complain(sentence: str) -> int:
+    from vitlab.cli.terminal import printable
+
+    print(f"vitlab: {printable(sentence)}", file=sys.stderr)
+    return 2
+
+
+def _print_anything(stream: TextIO) -> None:
+    """Characters that a stream's encoding lacks (a file name that is not UTF-8) are escaped instead of refused."""
+    reconfigure = getattr(stream, "reconfigure", None)
+    if reconfigure is not None:
+        reconfigure(errors="backslashreplace")
+
+
+def _forget_stdout() -> None:
+    """Nobody reads on: what is left in the buffer must not fail once more when Python exits."""
+    with contextlib.suppress(OSError, ValueError):
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

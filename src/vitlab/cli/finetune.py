@@ -1,0 +1,81 @@
+"""`vitlab finetune`: a trained model for a folder of photos."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+import tyro
+
+DESCRIPTION = """Transfer a trained model to your data: a zero head, positions for the new resolution, SGD and cosine.
+
+What is not given is chosen from the data's size: batch, resolution and steps. The best weights on a held-out part of
+the training images become RUN/model, with the data's class names.
+
+Examples:
+  vitlab finetune --data photos/ --model vit-b16-224.augreg-in21k
+  vitlab finetune --data photos/ --model runs/digits --freeze backbone
+  vitlab finetune --data labels.csv --model hf-hub:google/vit-base-patch16-224 --lora 8 --steps 500
+"""
+
+
+@dataclass(frozen=True)
+class Arguments:
+    data: str
+    """A folder of class folders, a CSV, a data set's name: see docs/data.md."""
+    model: str
+    """Where the weights come from: a run, a folder, a file, a checkpoint's name, hf-hub:owner/name."""
+    out: Path | None = None
+    """The run's folder; by default runs/finetune, with a number behind it where that is taken."""
+    steps: int | None = None
+    """Optimiser steps."""
+    rate: float | None = None
+    """The learning rate; the paper's grid is 0.001, 0.003, 0.01, 0.03."""
+    batch_size: int | None = None
+    """Images a step."""
+    image_size: int | None = None
+    """The side in pixels at which to fine-tune."""
+    freeze: Literal["none", "backbone"] = "none"
+    """backbone: train the head alone."""
+    lora: int | None = None
+    """Train low-rank adapters of this rank and the head."""
+    val_fraction: float = 0.1
+    """The part of train that selects, where the data has no validation part."""
+    patience: int | None = None
+    """Stop after so many evaluations without a better score."""
+    seed: int = 0
+    """What order, augmentation and initialisation follow from."""
+    device: str | None = None
+    """cpu, cuda, ...; by default a GPU where there is one."""
+    json: bool = False
+    """Print the outcome as one JSON document."""
+
+
+def main(arguments: Sequence[str]) -> int:
+    given = tyro.cli(
+        Arguments,
+        prog="vitlab finetune",
+        description=DESCRIPTION,
+        args=arguments,
+        config=(tyro.conf.FlagCreatePairsOff,),
+    )
+    from vitlab import api
+    from vitlab.cli.train import report
+
+    outcome = api.finetune(
+        given.data,
+        given.model,
+        out=given.out,
+        steps=given.steps,
+        rate=given.rate,
+        batch_size=given.batch_size,
+        image_size=given.image_size,
+        freeze=given.freeze,
+        lora=given.lora,
+        val_fraction=given.val_fraction,
+        patience=given.patience,
+        seed=given.seed,
+        device=given.device,
+        show=True,
+    )
+    return report(outcome, as_json=given.json)

@@ -1,0 +1,103 @@
+"""`vitlab models`: the zoo as a table."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Annotated, Any
+
+import tyro
+from tyro.conf import Positional, arg
+
+from vitlab.cli.terminal import print_json, print_table, progress_bar
+
+if TYPE_CHECKING:
+    from vitlab.api import ZooRow
+
+DESCRIPTION = """The models that can be built by name: their sizes, parameters and cost.
+
+Examples:
+  vitlab models
+  vitlab models 'vit-b*-224'
+  vitlab models cifar --json
+"""
+CAPTION = (
+    "Size: layers / width / MLP / heads. Tokens: patches and prefix. GFLOPs an image, 2 FLOPs a multiply-add, matrix"
+    " products and attention only."
+)
+
+
+@dataclass(frozen=True)
+class Arguments:
+    pattern: Annotated[Positional[str], arg(metavar="[PATTERN]")] = "*"
+    """A glob over the names; a plain word matches anywhere in a name."""
+    json: bool = False
+    """Print one JSON document instead of a table."""
+
+
+def main(arguments: Sequence[str]) -> int:
+    given = tyro.cli(
+        Arguments,
+        prog="vitlab models",
+        description=DESCRIPTION,
+        args=arguments,
+        config=(tyro.conf.FlagCreatePairsOff,),
+    )
+
+    from vitlab.api import list_models
+    from vitlab.core.errors import unknown_name
+
+    rows = list_models(given.pattern)
+    if not rows:
+        names = [row.name for row in list_models()]
+        raise unknown_name("model", given.pattern, names, " `vitlab models` lists them.")
+    facts: list[dict[str, Any]] = []
+    with progress_bar("Counting", len(rows)) as progress:
+        for row in rows:
+            facts.append(_facts(row))
+            if progress is not None:
+                progress(len(facts), len(rows))
+    if given.json:
+        print_json(facts)
+        return 0
+    columns = ["name", "size", ">patch", ">pixels", ">tokens", ">parameters", ">GFLOPs"]
+    print_table(columns, [_cells(fact) for fact in facts], caption=CAPTION)
+    return 0
+
+
+def _facts(row: "ZooRow") -> dict[str, Any]:
+    """A row with what its model on the meta device tells."""
+    from vitlab.core.config import from_dict
+    from vitlab.models.cost import count_flops, count_parameters
+    from vitlab.models.create import empty_model, family_of
+
+    model = empty_model(from_dict(family_of(row.family).config, row.config, where=row.name))
+    config = model.config
+    return {
+        "name": row.name,
+        "family": row.family,
+        "layers": config.depth,
+        "width": config.width,
+        "mlp_dim": config.mlp_dim,
+        "heads": config.heads,
+        "patch_size": config.patch_size,
+        "image_size": list(config.image_size),
+        "num_classes": config.num_classes,
+        "tokens": config.grid[0] * config.grid[1] + config.num_prefix,
+        "parameters": count_parameters(model),
+        "flops": count_flops(model),
+        "published_parameters": row.published,
+        "published_counts": row.counts,
+        "source": row.source,
+    }
+
+
+def _cells(fact: dict[str, Any]) -> list[str]:
+    height, width = fact["image_size"]
+    return [
+        fact["name"],
+        f"{fact['layers']} / {fact['width']} / {fact['mlp_dim']} / {fact['heads']}",
+        str(fact["patch_size"]),
+        str(width) if height == width else f"{height} x {width}",
+        str(fact["tokens"]),
+        f"{fact['parameters'] / 1e6:.2f} M",
+        f"{fact['flops'] / 1e9:.2f}",
+    ]

@@ -1,0 +1,77 @@
+"""What the verbs print: tables and JSON for standard output, words and a progress bar for standard error."""
+
+import contextlib
+import json
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+
+def printable(text: str) -> str:
+    """The text with control characters escaped, so that a file's name cannot command the terminal."""
+    return "".join(c if c.isprintable() or c == "\n" else repr(c)[1:-1] for c in text)
+
+
+def say(text: str) -> None:
+    """A line on standard error."""
+    print(printable(text), file=sys.stderr)
+
+
+def print_json(value: Any) -> None:
+    """One JSON document on standard output."""
+    print(json.dumps(value, indent=2, allow_nan=False))
+
+
+def print_table(columns: Sequence[str], rows: Sequence[Sequence[str]], *, caption: str = "") -> None:
+    """A table: drawn on a terminal, else aligned by spaces. A column whose name begins with '>' is set to the right."""
+    names = [name.lstrip(">") for name in columns]
+    right = [name.startswith(">") for name in columns]
+    cells = [[printable(cell) for cell in row] for row in rows]
+    if sys.stdout.isatty():
+        _draw(names, right, cells, caption)
+        return
+    widths = [max(map(len, column)) for column in zip(names, *cells, strict=True)]
+    for row in [names, *cells]:
+        aligned = (
+            cell.rjust(width) if to_right else cell.ljust(width)
+            for cell, width, to_right in zip(row, widths, right, strict=True)
+        )
+        print("  ".join(aligned).rstrip())
+    if caption:
+        print(f"\n{caption}")
+
+
+def _draw(names: list[str], right: list[bool], rows: list[list[str]], caption: str) -> None:
+    from rich import box
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table(box=box.SIMPLE_HEAD, caption=caption or None, caption_justify="left", header_style="bold")
+    for name, to_right in zip(names, right, strict=True):
+        table.add_column(name, justify="right" if to_right else "left", no_wrap=to_right, overflow="fold")
+    for row in rows:
+        table.add_row(*(Text(cell) for cell in row))
+    Console().print(table)
+
+
+@contextlib.contextmanager
+def progress_bar(title: str, total: int, *, at_least: int = 2) -> Iterator[Callable[[int, int], None] | None]:
+    """A function of (done, all) that moves a bar on standard error; None where nobody watches or little is to do."""
+    if total < at_least or not sys.stderr.isatty():
+        yield None
+        return
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+    bar = Progress(
+        TextColumn("{task.description}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TimeRemainingColumn(),
+        console=Console(stderr=True),
+        transient=True,
+    )
+    with bar:
+        task = bar.add_task(title, total=total)
+        yield lambda done, all_of_them: bar.update(task, completed=done, total=all_of_them)

@@ -1,0 +1,128 @@
+"""`vitlab train`: a recipe, with any of its fields changed."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any
+
+import tyro
+from tyro.conf import arg
+
+from vitlab.cli.terminal import print_json, print_table
+
+DESCRIPTION = """Train a model by a recipe; every field of the recipe is an option.
+
+Examples:
+  vitlab train --list
+  vitlab train digits
+  vitlab train cifar10 --data.source data/cifar-10-batches-py --schedule.total "100 epochs"
+  vitlab train digits --out runs/mine --optimiser.rate 1e-3 --model.set positions=relative pool=mean class_token=false
+  vitlab train --resume runs/mine
+  torchrun --nproc-per-node 8 -m vitlab train vit-b16-imagenet --data.source data/imagenet --out runs/b16
+
+`vitlab train RECIPE --help` shows the fields of a recipe and their values.
+"""
+FLAGS = (tyro.conf.FlagCreatePairsOff,)
+
+
+@dataclass(frozen=True)
+class Where:
+    """The run."""
+
+    out: Path | None = None
+    """The run's folder; by default runs/RECIPE, with a number behind it where that is taken."""
+    device: str | None = None
+    """cpu, cuda, ...; by default a GPU where there is one."""
+    json: bool = False
+    """Print the outcome as one JSON document."""
+
+
+def main(arguments: Sequence[str]) -> int:
+    rest = list(arguments)
+    if not rest or rest[0] in ("-h", "--help"):
+        tyro.cli(Where, prog="vitlab train RECIPE", description=DESCRIPTION, args=["--help"], config=FLAGS)
+    if rest[0] == "--list":
+        return _list()
+    if rest[0] == "--resume":
+        return _resume(rest[1:])
+    if rest[0].startswith("-"):
+        from vitlab.core.errors import Error
+
+        raise Error(f"Name a recipe before '{rest[0]}': vitlab train RECIPE; `vitlab train --list` names them all.")
+    return _new(rest[0], rest[1:])
+
+
+def _list() -> int:
+    from vitlab.recipes import RECIPES
+
+    rows = [[name, (build.__doc__ or "").splitlines()[0]] for name, build in RECIPES.items()]
+    print_table(["recipe", "what it does"], rows)
+    return 0
+
+
+def _resume(rest: list[str]) -> int:
+    from vitlab import api
+
+    @dataclass(frozen=True)
+    class Arguments:
+        run: tyro.conf.Positional[Path]
+        """The run's folder."""
+        device: str | None = None
+        """cpu, cuda, ...; by default a GPU where there is one."""
+        json: bool = False
+        """Print the outcome as one JSON document."""
+
+    given = tyro.cli(
+        Arguments,
+        prog="vitlab train --resume",
+        description="Go on with a run from its last checkpoint.",
+        args=rest,
+        config=FLAGS,
+    )
+    return report(api.resume(given.run, device=given.device, show=True), as_json=given.json)
+
+
+def _new(name: str, rest: list[str]) -> int:
+    from vitlab import api
+    from vitlab.recipes import RECIPES, find_recipe
+    from vitlab.training.recipe import Recipe
+
+    default = find_recipe(name)
+
+    @dataclass(frozen=True)
+    class Arguments(Where):
+        recipe: Annotated[Recipe, arg(name="")] = default
+
+    given = tyro.cli(
+        Arguments,
+        prog=f"vitlab train {name}",
+        description=RECIPES[name].__doc__,
+        args=rest,
+        config=(*FLAGS, tyro.conf.AvoidSubcommands),
+    )
+    return report(api.train(given.recipe, out=given.out, device=given.device, show=True), as_json=given.json)
+
+
+def report(outcome: Any, *, as_json: bool) -> int:
+    """What became of a run, and what to do with it."""
+    if as_json:
+        print_json(
+            {
+                "run": str(outcome.folder),
+                "reason": outcome.reason,
+                "step": outcome.step,
+                "scores": {name: value for name, value in outcome.scores.items() if value == value},
+            }
+        )
+        return outcome.status
+    if outcome.reason == "signal":
+        print(f"Stopped at step {outcome.step}; go on with: vitlab train --resume '{outcome.folder}'")
+        return outcome.status
+    words = {"done": "Done", "early": "Stopped early: no better score for some time"}[outcome.reason]
+    print(f"{words} after {outcome.step} steps.")
+    for name in ("best val score", "test accuracy"):
+        if name in outcome.scores:
+            print(f"  {name}: {outcome.scores[name]:.2%}")
+    print(f"  the model: {outcome.folder / 'model'}")
+    print(f"  use it: vitlab predict IMAGE --model '{outcome.folder / 'model'}'")
+    return outcome.status

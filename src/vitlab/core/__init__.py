@@ -1,0 +1,1 @@
+"""What everything stands on: errors, configurations, atomic files, pictures and the preprocessing spec."""

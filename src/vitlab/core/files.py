@@ -1,0 +1,89 @@
+"""Writes that are there whole or not at all."""
+
+import contextlib
+import os
+import shutil
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+from vitlab.core.errors import Error
+
+
+@contextlib.contextmanager
+def atomic_file(path: Path) -> Iterator[Path]:
+    """A temporary path beside `path` that takes its place, synced, when the block ends well."""
+    _make_parent(path)
+    if path.is_dir():
+        raise Error(f"{path} is a folder; give the name of a file to write.")
+    try:
+        handle, name = tempfile.mkstemp(prefix=f".{path.name}.", suffix=f".partial{path.suffix}", dir=path.parent)
+    except OSError as error:
+        raise _cannot_write(path, error) from error
+    os.close(handle)
+    partial = Path(name)
+    try:
+        yield partial
+        partial.chmod(0o666 & ~_umask())
+        sync(partial)
+        partial.replace(path)
+        sync(path.parent)
+    finally:
+        partial.unlink(missing_ok=True)
+
+
+@contextlib.contextmanager
+def atomic_folder(path: Path) -> Iterator[Path]:
+    """A temporary folder beside `path` that takes its place, synced, when the block ends well."""
+    path = path.resolve()  # a link to a folder stays, and the folder is replaced
+    _make_parent(path)
+    if path.exists() and not path.is_dir():
+        raise Error(f"{path} is a file; give the name of a folder to write.")
+    try:
+        partial = Path(tempfile.mkdtemp(prefix=f".{path.name}.", suffix=".partial", dir=path.parent))
+    except OSError as error:
+        raise _cannot_write(path, error) from error
+    try:
+        yield partial
+        partial.chmod(0o777 & ~_umask())
+        for file in partial.rglob("*"):
+            sync(file)
+        if path.exists():
+            old = Path(tempfile.mkdtemp(prefix=f".{path.name}.", suffix=".old", dir=path.parent))
+            path.replace(old)  # a rename over an empty folder; a crash here leaves both under their hidden names
+            try:
+                partial.replace(path)
+            except BaseException:
+                old.replace(path)
+                raise
+            shutil.rmtree(old, ignore_errors=True)
+        else:
+            partial.replace(path)
+        sync(path.parent)
+    finally:
+        shutil.rmtree(partial, ignore_errors=True)
+
+
+def _make_parent(path: Path) -> None:
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise _cannot_write(path, error) from error
+
+
+def _cannot_write(path: Path, error: OSError) -> Error:
+    return Error(f"Cannot write {path}: {error.strerror or error}.")
+
+
+def sync(path: Path) -> None:
+    handle = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
+def _umask() -> int:
+    mask = os.umask(0)
+    os.umask(mask)
+    return mask

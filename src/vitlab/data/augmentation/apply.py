@@ -1,0 +1,63 @@
+"""Augmentation after cropping: shift, flip, the policy's operations and the colour jitter."""
+
+from jaxtyping import Float, Int, UInt8
+from torch import Tensor
+
+from vitlab.data.augmentation.colour import BY_LEVEL, blur, by_level, saturate, sharpen
+from vitlab.data.augmentation.config import Augmentation
+from vitlab.data.augmentation.draws import FLIP, PAD, Key, numbers, one_image, whole
+from vitlab.data.augmentation.geometry import WARPS, flip, shift, warp
+from vitlab.data.augmentation.policies import Op
+from vitlab.data.augmentation.stages import stages
+from vitlab.data.augmentation.tables import Tables, tables_for
+
+
+def augment(
+    aug: Augmentation,
+    images: UInt8[Tensor, "b 3 h w"],
+    places: Int[Tensor, "b"],
+    key: Key,
+    tables: Tables | None = None,
+) -> UInt8[Tensor, "b 3 h w"]:
+    """Cropped images at their final size, varied as their places say; `crop="pad"` moves them here.
+
+    One image on the CPU is computed with only the operations that it drew; a batch, with all that can occur and without
+    a branch. Both give the same bytes.
+    """
+    alone = one_image(images)
+    if aug.crop == "pad" and aug.pad > 0:
+        moves = whole(numbers(key, places, PAD, 2), 2 * aug.pad + 1) - aug.pad
+        images = shift(images, moves[:, 0], moves[:, 1], aug.pad_mode)
+    if aug.flip > 0:
+        chosen = numbers(key, places, FLIP, 1)[:, 0] < aug.flip
+        if not alone:
+            images = flip(images, chosen)
+        elif bool(chosen):
+            images = images.flip(3)
+    if aug.policy == "none" and aug.jitter == 0:
+        return images
+    tables = tables_for(aug, images.device, tables)
+    for op, value, ops in stages(aug, tables, places, key, images.shape[2], images.shape[3]):
+        images = operate(tables, images, op, value, frozenset({Op(int(op))}) if alone else ops)
+    return images
+
+
+def operate(
+    tables: Tables,
+    images: UInt8[Tensor, "b 3 h w"],
+    op: Int[Tensor, "b"],
+    value: Float[Tensor, "b"],
+    ops: frozenset[Op],
+) -> UInt8[Tensor, "b 3 h w"]:
+    """One operation a sample, out of `ops`."""
+    if ops & WARPS:
+        images = warp(images, op, value, tables)
+    if ops & BY_LEVEL:
+        images = by_level(images, op, value, ops)
+    if Op.COLOUR in ops:
+        images = saturate(images, op, value)
+    if Op.SHARPNESS in ops:
+        images = sharpen(images, op, value)
+    if Op.BLUR in ops:
+        images = blur(images, op, value, tables)
+    return images

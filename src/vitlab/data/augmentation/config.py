@@ -1,0 +1,72 @@
+"""What an augmentation is: one typed, JSON-able description."""
+
+from dataclasses import dataclass
+from typing import Literal, TypeAlias
+
+from vitlab.core.errors import ConfigError
+
+Crop: TypeAlias = Literal["paper", "pad", "resize"]
+Policy: TypeAlias = Literal["none", "randaugment", "autoaugment", "autoaugment-cifar10", "three", "trivial"]
+
+MAX_OPS = 16
+
+
+@dataclass(frozen=True)
+class Augmentation:
+    """How training images are varied; the defaults are the paper's crop and flip.
+
+    Policies: `randaugment` is timm's increasing variant (`rand-m{magnitude}-n{num_ops}-mstd{magnitude_std}-inc1`), with
+    op_prob 0.5 as there and 1 as in the paper; `autoaugment` and `autoaugment-cifar10` are the published tables;
+    `three` is DeiT III's choice of greyscale, solarisation or blur; `trivial` is TrivialAugment's wide range.
+    """
+
+    crop: Crop = "paper"  # paper: random resized crop; pad: shifted by up to `pad` pixels; resize: the whole picture
+    crop_area: tuple[float, float] = (0.05, 1.0)  # of the picture
+    crop_aspect: tuple[float, float] = (3 / 4, 4 / 3)  # width / height
+    pad: int = 4
+    pad_mode: Literal["zero", "reflect"] = "zero"
+    flip: float = 0.5  # the probability of a left-right flip
+    policy: Policy = "none"
+    num_ops: int = 2  # for randaugment, as the next three
+    magnitude: float = 9.0  # 0 to 10
+    magnitude_std: float = 0.5
+    op_prob: float = 0.5
+    fill: tuple[int, int, int] = (128, 128, 128)  # where geometric operations look outside the picture
+    jitter: float = 0.0  # brightness, contrast and saturation by a factor in [1 - jitter, 1 + jitter], in random order
+    erase: float = 0.0  # the probability of erasing a rectangle
+    erase_area: tuple[float, float] = (0.02, 1 / 3)
+    erase_aspect: tuple[float, float] = (0.3, 1 / 0.3)  # height / width
+    erase_mode: Literal["pixel", "random", "const"] = "pixel"  # noise, one random colour, or the mean colour
+    mixup: float = 0.0  # alpha of Beta(alpha, alpha); 0: off
+    cutmix: float = 0.0
+    mix_prob: float = 1.0  # the probability that a pair is mixed at all
+    mix_switch: float = 0.5  # the probability of cutmix where both are on
+
+    def __post_init__(self) -> None:
+        for name in ("flip", "op_prob", "erase", "mix_prob", "mix_switch"):
+            if not 0 <= (value := getattr(self, name)) <= 1:
+                raise ConfigError(f"augmentation: {name} is a probability between 0 and 1, not {value}.")
+        for name in ("crop_area", "erase_area"):
+            low, high = getattr(self, name)
+            if not 0 < low <= high <= 1:
+                raise ConfigError(f"augmentation: {name} is a range of fractions like [0.05, 1], not {[low, high]}.")
+        for name in ("crop_aspect", "erase_aspect"):
+            low, high = getattr(self, name)
+            if not 0 < low <= high < float("inf"):
+                raise ConfigError(f"augmentation: {name} is a range of ratios like [0.75, 1.33], not {[low, high]}.")
+        for name in ("magnitude_std", "mixup", "cutmix", "pad"):
+            if not 0 <= (value := getattr(self, name)) < float("inf"):
+                raise ConfigError(f"augmentation: {name} must not be negative: {value}.")
+        if not 0 <= self.magnitude <= 10:
+            raise ConfigError(f"augmentation: magnitude is between 0 and 10, not {self.magnitude}.")
+        if not 0 <= self.jitter <= 1:
+            raise ConfigError(f"augmentation: jitter is between 0 and 1, not {self.jitter}.")
+        if not 1 <= self.num_ops <= MAX_OPS:
+            raise ConfigError(f"augmentation: num_ops is between 1 and {MAX_OPS}, not {self.num_ops}.")
+        if not all(0 <= value <= 255 for value in self.fill):
+            raise ConfigError(f"augmentation: fill is a colour of three bytes, not {list(self.fill)}.")
+
+    @property
+    def mixes(self) -> bool:
+        """Whether pairs of samples are mixed, so that batches must be even."""
+        return self.mix_prob > 0 and (self.mixup > 0 or self.cutmix > 0)

@@ -1,0 +1,94 @@
+"""What a policy and the colour jitter draw for each sample: stages of one operation and its value."""
+
+from typing import NamedTuple
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from vitlab.data.augmentation.config import Augmentation
+from vitlab.data.augmentation.draws import JITTER, POLICY, Key, numbers, whole
+from vitlab.data.augmentation.policies import CHOICES, JITTERED, ORDERS, SUB_POLICIES, TRIVIAL_LEVELS, Op
+from vitlab.data.augmentation.tables import Tables, look_up
+
+
+class Stage(NamedTuple):
+    """One operation a sample, its value, and which operations can occur: what cannot is not computed."""
+
+    op: Int[Tensor, "b"]
+    value: Float[Tensor, "b"]
+    ops: frozenset[Op]
+
+
+def stages(
+    aug: Augmentation, tables: Tables, places: Int[Tensor, "b"], key: Key, height: int, width: int
+) -> list[Stage]:
+    """What happens to the samples at these places after cropping and flipping, in order."""
+    found: list[Stage] = []
+    match aug.policy:
+        case "none":
+            pass
+        case "randaugment":
+            found = _randaugment(aug, tables, places, key)
+        case "autoaugment" | "autoaugment-cifar10":
+            found = _autoaugment(aug, tables, places, key)
+        case "three":
+            drawn = numbers(key, places, POLICY, 4)
+            choice = whole(drawn[:, 0], len(CHOICES[aug.policy]))
+            found = [_stage(aug, tables, choice, drawn[:, 2], drawn[:, 3])]
+        case "trivial":
+            drawn = numbers(key, places, POLICY, 4)
+            choice = whole(drawn[:, 0], len(CHOICES[aug.policy]))
+            strength = whole(drawn[:, 2], TRIVIAL_LEVELS) * (1 / (TRIVIAL_LEVELS - 1))
+            op, value, ops = _stage(aug, tables, choice, strength, drawn[:, 3])
+            # 32 pixels, whatever the size
+            value = torch.where(op == Op.TRANSLATE_X.value, value * (1 / width), value)
+            found = [Stage(op, torch.where(op == Op.TRANSLATE_Y.value, value * (1 / height), value), ops)]
+    return found + (_jitter(aug, tables, places, key) if aug.jitter > 0 else [])
+
+
+def _randaugment(aug: Augmentation, tables: Tables, places: Tensor, key: Key) -> list[Stage]:
+    drawn = numbers(key, places, POLICY, 4 * aug.num_ops).view(len(places), aug.num_ops, 4)
+    choice = whole(drawn[..., 0], len(CHOICES[aug.policy]))
+    noise = look_up(tables.normal, drawn[..., 2])
+    strength = ((aug.magnitude + aug.magnitude_std * noise) * 0.1).clamp(0, 1)
+    applied = drawn[..., 1] < aug.op_prob
+    return [
+        _stage(aug, tables, choice[:, i], strength[:, i], drawn[:, i, 3], applied=applied[:, i])
+        for i in range(aug.num_ops)
+    ]
+
+
+def _autoaugment(aug: Augmentation, tables: Tables, places: Tensor, key: Key) -> list[Stage]:
+    policies = SUB_POLICIES[aug.policy]
+    drawn = numbers(key, places, POLICY, 8).view(len(places), 2, 4)
+    rows = tables.sub_policies[whole(drawn[:, 0, 0], len(policies))]
+    found: list[Stage] = []
+    for i in range(2):
+        choice, probability, strength = rows[:, i].unbind(dim=-1)
+        stage = _stage(aug, tables, choice.long(), strength, drawn[:, i, 3], applied=drawn[:, i, 1] < probability)
+        possible = frozenset(Op[policy[i][0].upper()] for policy in policies if policy[i][1] > 0)
+        found.append(stage._replace(ops=possible | {Op.IDENTITY}))
+    return found
+
+
+def _jitter(aug: Augmentation, tables: Tables, places: Tensor, key: Key) -> list[Stage]:
+    drawn = numbers(key, places, JITTER, 1 + len(JITTERED))
+    factors = 1 - aug.jitter + 2 * aug.jitter * drawn[:, 1:]
+    rows = tables.jitter[whole(drawn[:, 0], len(ORDERS))].long()
+    values = factors.gather(1, rows[..., 0])
+    return [Stage(rows[:, i, 1], values[:, i], frozenset(JITTERED)) for i in range(len(JITTERED))]
+
+
+def _stage(
+    aug: Augmentation, tables: Tables, choice: Tensor, strength: Tensor, sign: Tensor, *, applied: Tensor | None = None
+) -> Stage:
+    op, start, slope, signed, step = tables.choices[choice].unbind(dim=-1)
+    amount = slope * strength
+    amount = torch.where(step == 1, amount.trunc(), torch.where(step == 2, amount.round(), amount))
+    value = start + torch.where((signed > 0) & (sign < 0.5), -amount, amount)
+    ops = frozenset(choice.op for choice in CHOICES[aug.policy])
+    op = op.long()
+    if applied is not None:
+        op, ops = torch.where(applied, op, Op.IDENTITY.value), ops | {Op.IDENTITY}
+    return Stage(op, value, ops)

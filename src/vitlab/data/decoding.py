@@ -1,0 +1,229 @@
+"""Image files and their bytes to RGB pictures, and which files are images."""
+
+import contextlib
+import functools
+import io
+import logging
+import os
+import stat
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO, TypeAlias
+
+import numpy as np
+from PIL import Image, UnidentifiedImageError
+
+from vitlab.core.errors import ImageError
+from vitlab.core.pictures import orientation_of, quiet_pillow, reason, to_rgb
+from vitlab.data.contract import Array
+from vitlab.data.jpeg import Header, decode_jpeg, read_header
+
+StrPath: TypeAlias = str | os.PathLike[str]
+Box: TypeAlias = tuple[int, int, int, int]  # top, left, height, width
+
+MAX_PIXELS = 178_956_970  # where Pillow too speaks of a decompression bomb; 512 MiB of RGB
+# EPS and IPTC can start Ghostscript; the others are names without a decoder.
+UNSAFE = frozenset({"EPS", "IPTC", "BUFR", "GRIB", "HDF5", "MPEG", "WMF"})
+
+logging.getLogger("PIL").addHandler(logging.NullHandler())  # else Python prints its log where nobody set one up
+
+
+def read_image(path: StrPath) -> Image.Image:
+    """An image file of any format that Pillow decodes, as upright RGB; of several frames the first."""
+    try:
+        with Path(path).open("rb") as file:
+            _check_file(file, path)
+            image = _open(file, path)
+            with _explained(file, path):
+                return to_rgb(image)
+    except ImageError:
+        raise
+    except FileNotFoundError:
+        raise ImageError(f"There is no file {path}.") from None
+    except IsADirectoryError:
+        raise ImageError(f"{path} is a folder, not an image.") from None
+    except OSError as error:
+        raise ImageError(f"Cannot read {path}: {error.strerror or reason(error)}.") from error
+    except ValueError as error:
+        raise ImageError(f"Cannot read {str(path)!r}: {reason(error)}.") from error
+
+
+def read_picture(raw: bytes | Array, where: str) -> Image.Image:
+    """What a data set's `read` gave, as upright RGB, exactly as `read_image` decodes it; `where` is for the message."""
+    if isinstance(raw, np.ndarray):
+        return to_rgb(raw)
+    file = io.BytesIO(raw)
+    image = _open(file, where)
+    with _explained(file, where):
+        return to_rgb(image)
+
+
+def decode(raw: bytes | Array, where: str, *, min_size: tuple[int, int] | None = None) -> Array:
+    """Upright uint8 RGB [H, W, 3]; with `min_size` a JPEG may come at 1/2, 1/4 or 1/8, but not below that size."""
+    picture = open_picture(raw, where)
+    return picture.crop((0, 0, *picture.size), min_size)
+
+
+@dataclass(frozen=True)
+class Undecoded:
+    """A picture whose size is known and whose pixels are decoded when they are asked for."""
+
+    raw: bytes | Array
+    where: str
+    size: tuple[int, int]  # height and width when upright
+    header: Header | None  # where it is a JPEG for the fast path
+
+    def crop(self, box: Box, min_size: tuple[int, int] | None = None) -> Array:
+        """A part of the upright picture as uint8 RGB [H, W, 3], perhaps a view.
+
+        With `min_size` a JPEG is decoded at 1/2, 1/4 or 1/8 of its size where the part has that size even so; the
+        part's edges are then whole pixels of that scale.
+        """
+        if isinstance(self.raw, np.ndarray):
+            return _cut(self.raw, box, 1)
+        factor = _reduction(box[2:], min_size)
+        if self.header is not None:
+            pixels = decode_jpeg(self.raw, self.header, factor=factor, rows=box[0] + box[2])
+            if pixels is not None:
+                return _cut(pixels, box, factor)
+        file = io.BytesIO(self.raw)
+        image = _open(file, self.where)
+        factor = factor if image.format == "JPEG" else 1
+        if factor > 1:
+            image.draft(None, (image.width // factor, image.height // factor))
+        with _explained(file, self.where):
+            pixels = np.asarray(to_rgb(image))
+        return _cut(pixels, box, factor)
+
+
+def open_picture(raw: bytes | Array, where: str) -> Undecoded:
+    """What a data set's `read` gave, with its size; `where` is for messages."""
+    if isinstance(raw, np.ndarray):
+        pixels = raw if raw.dtype == np.uint8 and raw.shape[2:] == (3,) else np.asarray(to_rgb(raw))
+        return Undecoded(pixels, where, (pixels.shape[0], pixels.shape[1]), None)
+    header = read_header(raw)
+    if header is not None and header.height * header.width <= MAX_PIXELS:
+        return Undecoded(raw, where, header.upright_size, header)
+    image = _open(io.BytesIO(raw), where)
+    turned = orientation_of(image) >= 5
+    return Undecoded(raw, where, (image.width, image.height) if turned else (image.height, image.width), None)
+
+
+def find_images(paths: StrPath | Iterable[StrPath]) -> list[Path]:
+    """Files as they were given, and the image files under folders, by extension, in sorted order.
+
+    Hidden files and folders are left out, links are followed. That a given file exists is found out by reading it.
+    """
+    found: list[Path] = []
+    for path in [paths] if isinstance(paths, str | os.PathLike) else paths:
+        path = Path(path)
+        if not path.is_dir():
+            found.append(path)
+            continue
+        inside = sorted(_walk(path))
+        if not inside:
+            raise ImageError(f"The folder {path} holds no images.")
+        found += inside
+    return found
+
+
+@functools.cache
+def safe_formats() -> tuple[str, ...]:
+    """The names of the formats that are tried, those without magic bytes last: they may claim anything."""
+    Image.init()
+    return tuple(sorted(Image.OPEN.keys() - UNSAFE, key=lambda name: (Image.OPEN[name][1] is None, name)))
+
+
+@functools.cache
+def image_extensions() -> frozenset[str]:
+    """The file name extensions of those formats, in lower case with the dot."""
+    formats = {*safe_formats(), "MPO"}  # opened as JPEG
+    return frozenset(extension for extension, name in Image.registered_extensions().items() if name in formats)
+
+
+def _check_file(file: IO[bytes], path: StrPath) -> None:
+    status = os.fstat(file.fileno())
+    if stat.S_ISCHR(status.st_mode) or stat.S_ISBLK(status.st_mode):
+        raise ImageError(f"{path} is a device, not an image.")
+    if stat.S_ISREG(status.st_mode) and status.st_size == 0:
+        raise ImageError(f"{path} is empty.")
+
+
+def _open(file: IO[bytes], path: StrPath) -> Image.Image:
+    """An image whose header was read and whose size is bearable."""
+    with _explained(file, path):
+        image = Image.open(file, formats=safe_formats())
+        if image.width * image.height > MAX_PIXELS:
+            raise Image.DecompressionBombError
+        return image
+
+
+@contextlib.contextmanager
+def _explained(file: IO[bytes], path: StrPath) -> Iterator[None]:
+    """Turns what Pillow raises into one sentence on the file."""
+    try:
+        with quiet_pillow():
+            yield
+    except UnidentifiedImageError:
+        raise ImageError(f"{path} is not an image that can be read{_looks_like(file)}.") from None
+    except Image.DecompressionBombError:
+        raise ImageError(f"{path} has more than {MAX_PIXELS:,} pixels: too many to decode safely.") from None
+    except ImageError as error:
+        raise ImageError(f"{path}: {error}") from error
+    except Exception as error:  # what plug-ins raise over damaged bytes is anything: struct.error, KeyError, ...
+        raise ImageError(f"{path} is damaged or not an image: {reason(error)}.") from error
+
+
+def _reduction(size: tuple[int, int], min_size: tuple[int, int] | None) -> int:
+    """The largest of 8, 4, 2 by which `size` can be divided without falling below `min_size`, or else 1.
+
+    The steps between (7/8, 6/8, ...) have no vector code in libjpeg-turbo: they are slower than the whole.
+    """
+    if min_size is None:
+        return 1
+    ratio = min(size[0] / min_size[0], size[1] / min_size[1])
+    return next((factor for factor in (8, 4, 2) if ratio >= factor), 1)
+
+
+def _cut(pixels: Array, box: Box, factor: int) -> Array:
+    """The box, which counts pixels at full size, of a picture at 1/factor of it."""
+    top, left, height, width = box if factor == 1 else (round(edge / factor) for edge in box)
+    top, left = max(min(top, pixels.shape[0] - height), 0), max(min(left, pixels.shape[1] - width), 0)
+    return pixels[top : top + height, left : left + width]
+
+
+def _looks_like(file: IO[bytes]) -> str:
+    """A word on files that people take for images, and that Pillow does not decode."""
+    if not file.seekable():
+        return ""
+    file.seek(0)
+    head = file.read(256)
+    if head[4:8] == b"ftyp" and head[8:12] in (b"heic", b"heix", b"hevc", b"mif1", b"msf1"):
+        return ": it is HEIC, so save it as JPEG first"
+    if b"<svg" in head.lower() or head.lstrip().startswith(b"<?xml"):
+        return ": it looks like SVG, so draw it as PNG first"
+    if head.startswith(b"%!PS"):
+        return ": it is PostScript, so draw it as PNG first"
+    if head.startswith(b"%PDF"):
+        return ": it is PDF, so draw its page as PNG first"
+    return ""
+
+
+def _walk(folder: Path) -> Iterator[Path]:
+    seen: set[str] = set()
+    for here, folders, files in os.walk(folder, followlinks=True, onerror=_cannot_list):
+        real = Path(here).resolve()
+        if str(real) in seen:
+            folders.clear()
+            continue
+        seen.add(str(real))
+        folders[:] = sorted(name for name in folders if not name.startswith("."))
+        for name in files:
+            path = Path(here, name)
+            if not name.startswith(".") and path.suffix.lower() in image_extensions() and path.is_file():
+                yield path
+
+
+def _cannot_list(error: OSError) -> None:
+    raise ImageError(f"Cannot read the folder {error.filename}: {error.strerror}.") from error

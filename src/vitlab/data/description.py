@@ -1,0 +1,96 @@
+"""What a data set was understood to be, in words, and which of its images cannot be read."""
+
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+
+import numpy as np
+
+from vitlab.core.errors import ImageError
+from vitlab.data.contract import DataSet, Images, Split
+from vitlab.data.decoding import decode
+
+
+@dataclass(frozen=True)
+class Unreadable:
+    """An image that cannot be decoded."""
+
+    index: int
+    where: str
+    reason: str
+
+
+@dataclass(frozen=True)
+class Description:
+    """What a data set holds."""
+
+    name: str
+    classes: tuple[str, ...]
+    multi_label: bool
+    counts: dict[str, tuple[int, ...]]  # images of each class, for each split
+    sizes: dict[str, int]  # images of each split
+    notes: tuple[str, ...]
+    unreadable: tuple[Unreadable, ...] | None = None  # None where nobody looked
+
+    @property
+    def imbalance(self) -> float | None:
+        """The largest class of train over the smallest that has images; None where there is no train part."""
+        found = [count for count in self.counts.get("train", ()) if count]
+        return max(found) / min(found) if found else None
+
+    def lines(self) -> list[str]:
+        """The description as text, the most important first."""
+        kind = "several labels an image" if self.multi_label else "one label an image"
+        lines = [f"{self.name}: {len(self.classes):,} classes, {kind} ({_shown(self.classes)})"]
+        for split, counts in self.counts.items():
+            least, most = min(counts, default=0), max(counts, default=0)
+            each = f"{least:,}" if least == most else f"{least:,} to {most:,}"
+            lines.append(f"{split}: {self.sizes[split]:,} images, {each} a class")
+        if self.imbalance is not None and self.imbalance > 1:
+            lines.append(
+                f"imbalance: the largest class of train has {self.imbalance:.1f} times the images of the smallest"
+            )
+        if self.unreadable is not None:
+            lines.append(f"unreadable: {len(self.unreadable):,} images")
+            lines += [f"  {item.reason}" for item in self.unreadable[:10]]
+            if len(self.unreadable) > 10:
+                lines.append(f"  and {len(self.unreadable) - 10:,} more")
+        return [*lines, *self.notes]
+
+    def __str__(self) -> str:
+        return "\n".join(self.lines())
+
+
+def describe(dataset: DataSet, *, look: bool = False) -> Description:
+    """What a data set holds; with `look` every image is decoded once to find those that cannot be."""
+    counts = {split: tuple(part.counts(dataset.num_classes).tolist()) for split, part in dataset.splits.items()}
+    sizes = {split: len(part) for split, part in dataset.splits.items()}
+    found = tuple(item for part in dataset.splits.values() for item in scan(part)) if look else None
+    return Description(dataset.name, dataset.classes, dataset.multi_label, counts, sizes, dataset.notes, found)
+
+
+def scan(split: Split, *, threads: int = 8) -> list[Unreadable]:
+    """The images of a split that cannot be decoded, in order, decoded as training decodes them."""
+    with ThreadPoolExecutor(threads) as pool:
+        found = pool.map(
+            lambda indices: _scan(split.images, indices), np.array_split(np.arange(len(split)), _chunks(split))
+        )
+        return [item for part in found for item in part]
+
+
+def _chunks(split: Split) -> int:
+    return max(1, len(split) // 64)
+
+
+def _scan(images: Images, indices: Sequence[int]) -> list[Unreadable]:
+    found: list[Unreadable] = []
+    for index in map(int, indices):
+        try:
+            decode(images.read(index), images.where(index))
+        except ImageError as error:
+            found.append(Unreadable(index, images.where(index), str(error)))
+    return found
+
+
+def _shown(classes: Sequence[str]) -> str:
+    return ", ".join(classes) if len(classes) <= 10 else f"{', '.join(classes[:8])}, ... {classes[-1]}"

@@ -1,0 +1,257 @@
+"""A data set from a path or a name."""
+
+import dataclasses
+import os
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+
+from vitlab.core.errors import DataError, UnknownNameError, near_matches
+from vitlab.data.contract import Array, DataSet
+from vitlab.data.description import Description, Unreadable, describe, scan
+from vitlab.data.sources import (
+    arrays,
+    caltech,
+    cifar,
+    digits,
+    dtd,
+    eurosat,
+    flowers,
+    folder,
+    food,
+    hub,
+    idx,
+    imagenet,
+    pets,
+    shards,
+    stl10,
+    svhn,
+    table,
+)
+from vitlab.data.sources.holdout import hold_out
+from vitlab.data.sources.source import Published, Source
+from vitlab.data.sources.wording import few
+
+__all__ = ["Description", "Unreadable", "describe", "hold_out", "names", "open_data", "scan"]
+
+PUBLISHED: tuple[Published, ...] = (
+    *cifar.SOURCES,
+    *idx.SOURCES,
+    *svhn.SOURCES,
+    *stl10.SOURCES,
+    *flowers.SOURCES,
+    *pets.SOURCES,
+    *dtd.SOURCES,
+    *food.SOURCES,
+    *eurosat.SOURCES,
+    *caltech.SOURCES,
+    *imagenet.SOURCES,
+    *digits.SOURCES,
+)
+# The more particular come first: the image folder takes any folder.
+GENERAL: tuple[Source, ...] = (hub.SOURCE, shards.SOURCE, arrays.SOURCE, table.SOURCE, folder.SOURCE)
+
+VARIABLE = "VITLAB_DATA"  # folders, separated as in PATH
+PLACES = (
+    ".",
+    "data",
+    "datasets",
+    "~/data",
+    "~/datasets",
+    "~/.keras/datasets",
+    "/data",
+    "/datasets",
+    "/usr/share/datasets",
+)
+
+
+def open_data(data: str | os.PathLike[str], *, val_fraction: float = 0.1, seed: int = 0) -> DataSet:
+    """The data set at a path, or of a name.
+
+    Splits are what the source says. Where it has a train part alone, `val_fraction` of it becomes val, by a hash of
+    each image's name and `seed`; 0 leaves it whole. A path that exists goes before a name, but for 'digits'.
+    """
+    if not 0 <= val_fraction < 1:
+        raise DataError(f"The fraction held out for validation must be at least 0 and below 1, not {val_fraction}.")
+    dataset = _find(data)
+    if set(dataset.splits) == {"train"}:
+        dataset = hold_out(dataset, val_fraction, seed)
+    return _checked(dataset)
+
+
+def names() -> tuple[str, ...]:
+    """The data sets that can be asked for by name."""
+    return tuple(sorted(source.name for source in PUBLISHED))
+
+
+def _find(data: str | os.PathLike[str]) -> DataSet:
+    text = os.fspath(data)
+    if not text.strip():
+        raise UnknownNameError("The data set has no name; give a path, or one of " + ", ".join(names()) + ".")
+    if isinstance(data, str):
+        if text.startswith(hub.PREFIX):
+            return hub.read_hub(text)
+        if re.match(r"(pipe:|[a-z0-9]+://)", text):
+            raise DataError(f"'{text}' is not on this machine: copy it here first, then give its path.")
+        named = next((source for source in PUBLISHED if _plain(text) in _known_as(source)), None)
+        if named is not None and not re.search(r"[/\\]", text) and (named.embedded or not os.path.exists(text)):  # noqa: PTH110
+            return dataclasses.replace(_by_name(named), name=named.name)
+    return _by_path(Path(os.path.expanduser(text)))  # noqa: PTH111  as with exists, Path's raises over odd texts
+
+
+def _by_path(path: Path) -> DataSet:
+    if not os.path.exists(path) and not ("{" in path.name and _recognises(shards.SOURCE, path)):  # noqa: PTH110
+        raise _nothing_there(path)
+    for source in (*PUBLISHED, *GENERAL[:-1]):
+        try:
+            recognised = source.recognises(path)
+        except OSError as error:
+            raise DataError(f"Cannot read {path}: {error.strerror or error}.") from error
+        if recognised:
+            return _said(source.read(path), source, path)
+    inside = {source.name: (source, place) for source in PUBLISHED for place in _inside(source, path)}
+    if len(inside) > 1:
+        raise DataError(f"{path} holds several data sets, {', '.join(sorted(inside))}: give the folder of one.")
+    for source, place in inside.values():
+        return _said(source.read(place), source, place)
+    if folder.SOURCE.recognises(path):
+        return _said(folder.SOURCE.read(path), folder.SOURCE, path)
+    raise DataError(
+        f"{path} is no data set: give a folder, or a file that ends in .csv, .tsv, .npz, .npy, .tar or .parquet."
+    )
+
+
+def _recognises(source: Source, path: Path) -> bool:
+    """Whether a source takes a path that nobody named, which may be closed to us."""
+    try:
+        return source.recognises(path)
+    except (OSError, DataError):
+        return False
+
+
+def _by_name(source: Published) -> DataSet:
+    if source.embedded:
+        dataset = source.read(Path())
+        if not Path(source.name).exists():
+            return dataset
+        note = f"There is a {source.name} here too: write {Path('.', source.name).absolute()} to read that."
+        return dataclasses.replace(dataset, notes=(*dataset.notes, note))
+    looked = list(_places())
+    for place in looked:
+        for path in _candidates(source, place):
+            if _recognises(source, path):
+                return _said(source.read(path), source, path)
+    for place in looked:  # the same set in another form, as an image folder say, in a folder of that name
+        for path in _called(source, place):
+            general = next(general for general in GENERAL if general.recognises(path))
+            return _said(general.read(path), general, path)
+    where = ", ".join(str(place) for place in looked)
+    called = " or ".join(source.folders)
+    raise DataError(
+        f"The data set {source.name} was not found: looked for {called} in {where}; get it from {source.page} and set"
+        f" {VARIABLE} to the folder that it is in."
+    )
+
+
+def _places() -> Iterator[Path]:
+    """Where data sets are looked for, as far as those folders exist; all that were named are told in the error."""
+    given = [part for part in os.environ.get(VARIABLE, "").split(os.pathsep) if part]
+    seen: set[Path] = set()
+    for text in (*given, *PLACES):
+        path = Path(text).expanduser()
+        if (text in given or path.is_dir()) and path.absolute() not in seen:
+            seen.add(path.absolute())
+            yield path
+
+
+def _candidates(source: Published, place: Path) -> Iterator[Path]:
+    """Where below a place a published set may be: in the folder of its archive, there or in a folder of its name."""
+    for base in (*_called(source, place), place):
+        if base != place or not source.told_by_name or _plain(place.name) in _known_as(source):
+            yield base
+        yield from _inside(source, base, known=False)
+
+
+def _called(source: Published, place: Path) -> list[Path]:
+    """The folders in a place, and the `.npz` files, that are called as the set is."""
+    if not place.is_dir():
+        return []
+    known = _known_as(source)
+    try:
+        found = sorted(place.iterdir())
+    except OSError:  # a place of ours that is closed to this user
+        return []
+    return [p for p in found if _plain(p.stem if p.suffix == ".npz" else p.name) in known and (p.is_dir() or p.suffix)]
+
+
+def _inside(source: Published, path: Path, *, known: bool = True) -> Iterator[Path]:
+    """The folders of a published set that are inside a path; with `known`, those that it recognises."""
+    for name in source.folders:
+        if os.path.isdir(path / name) and (not known or _recognises(source, path / name)):  # noqa: PTH112  never raises
+            yield path / name
+
+
+def _known_as(source: Published) -> set[str]:
+    return {_plain(name) for name in (source.name, *source.aliases, *(f for f in source.folders if "/" not in f))}
+
+
+def _plain(name: str) -> str:
+    return re.sub(r"[-_ ]", "", name.lower())
+
+
+def _said(dataset: DataSet, source: Source, path: Path) -> DataSet:
+    return dataclasses.replace(dataset, notes=(f"Read as {source.kind}: {path}.", *dataset.notes))
+
+
+def _nothing_there(path: Path) -> UnknownNameError:
+    known = [*names(), *(alias for source in PUBLISHED for alias in source.aliases)]
+    text = str(path)
+    if path.name == text and not path.suffix:
+        hint = near_matches(text, known) or f" Known names: {', '.join(names())}."
+        return UnknownNameError(f"There is no data set named '{text}', and no such folder here.{hint}")
+    try:
+        beside = [str(path.parent / entry.name) for entry in path.parent.iterdir()]
+    except (OSError, ValueError):
+        beside = []
+    return UnknownNameError(f"There is no file or folder {path}.{near_matches(text, beside)}")
+
+
+def _checked(dataset: DataSet) -> DataSet:
+    """Refuses what cannot be trained on or would be scored wrongly, and notes what is odd."""
+    if not dataset.splits:
+        raise DataError(f"The data set {dataset.name} holds no images.")
+    if dataset.num_classes < 2 and not dataset.multi_label:
+        raise DataError(
+            f"The data set {dataset.name} has one class only, '{dataset.classes[0]}': a classifier needs at least two."
+        )
+    counts = {split: part.counts(dataset.num_classes) for split, part in dataset.splits.items()}
+    notes: list[str] = []
+    everywhere = np.sum([*counts.values()], axis=0)
+    if bare := _of(dataset, everywhere == 0):
+        notes.append(f"{len(bare)} of {dataset.num_classes} classes have no images: {few(bare)}.")
+    for split, found in counts.items():
+        unseen = _of(dataset, (found > 0) & (counts.get("train", found) == 0))
+        if len(unseen) and not dataset.multi_label:
+            some = f"the class {unseen[0]}" if len(unseen) == 1 else f"{len(unseen)} classes ({few(unseen)})"
+            raise DataError(
+                f"{dataset.name}: {split} has images of {some}, but train has none: add some to train, or take them"
+                f" out of {split}."
+            )
+        if len(unseen):
+            notes.append(f"train has no image of {few(unseen)}, which {split} has.")
+        lacking = _of(dataset, (found == 0) & (everywhere > 0))
+        if split != "train" and len(lacking):
+            notes.append(f"{split} has no images of {len(lacking)} of the classes: {few(lacking)}.")
+    single = _of(dataset, everywhere == 1)
+    if len(single):
+        notes.append(
+            f"{len(single)} {'class has' if len(single) == 1 else 'classes have'} one image only: {few(single)}."
+        )
+    return dataclasses.replace(dataset, notes=(*dataset.notes, *notes))
+
+
+def _of(dataset: DataSet, chosen: Array) -> list[str]:
+    """The names of some classes."""
+    return [dataset.classes[i] for i in np.flatnonzero(chosen)]

@@ -1,0 +1,49 @@
+"""Shared memory that a GPU copies from by itself, while the host goes on."""
+
+from typing import Any, final
+
+import torch
+from torch import Tensor
+
+from vitlab.core.errors import DataError
+
+PORTABLE = 1  # cudaHostRegisterPortable: for every device
+
+
+@final
+class Pinned:
+    """Slots of page-locked memory, each of which may be overwritten only when copies out of it have ended."""
+
+    def __init__(self, slots: Tensor) -> None:
+        if not torch.cuda.is_available():
+            raise DataError("Memory can be pinned only where there is a CUDA device: leave pin_memory off.")
+        self._slots: Tensor | None = slots
+        self._copied = [torch.cuda.Event() for _ in range(len(slots))]
+        _check(_runtime().cudaHostRegister(slots.data_ptr(), slots.nbytes, PORTABLE))
+
+    def mark(self, slot: int) -> None:
+        """Copies out of this slot have been asked for, on the current stream."""
+        self._copied[slot].record()
+
+    def copied(self, slot: int, *, wait: bool) -> bool:
+        """Whether they have ended; with `wait`, once they have."""
+        if wait:
+            self._copied[slot].synchronize()
+        return self._copied[slot].query()
+
+    def release(self) -> None:
+        """Unlock the pages, when all copies have ended."""
+        if self._slots is not None:
+            for event in self._copied:
+                event.synchronize()
+            _check(_runtime().cudaHostUnregister(self._slots.data_ptr()))
+            self._slots = None
+
+
+def _runtime() -> Any:
+    return torch.cuda.cudart()
+
+
+def _check(status: Any) -> None:
+    if int(status):
+        raise DataError(f"CUDA could not pin the memory of the batches (error {int(status)}): leave pin_memory off.")

@@ -1,0 +1,29 @@
+"""Caltech-101 as its authors publish it: class folders, no split."""
+
+from pathlib import Path
+
+from vitlab.data.contract import DataSet
+from vitlab.data.sources.folder import read_unsplit
+from vitlab.data.sources.source import Published
+
+BACKGROUND = "BACKGROUND_Google"  # pictures of nothing in particular: none of the 101 categories
+
+
+def recognises(path: Path) -> bool:
+    return all((path / name).is_dir() for name in ("accordion", "yin_yang"))  # the first and the last
+
+
+def read(path: Path) -> DataSet:
+    return read_unsplit("caltech101", path, [BACKGROUND] if (path / BACKGROUND).is_dir() else [])
+
+
+SOURCES = (
+    Published(
+        "Caltech-101",
+        recognises,
+        read,
+        "caltech101",
+        ("caltech101/101_ObjectCategories", "caltech-101/101_ObjectCategories", "101_ObjectCategories"),
+        "https://data.caltech.edu/records/20086",
+    ),
+)

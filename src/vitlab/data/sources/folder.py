@@ -1,0 +1,163 @@
+"""Image folders: class folders under train/, val/ and test/, or under one root."""
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from vitlab.core.errors import DataError
+from vitlab.data.contract import DataSet
+from vitlab.data.sources.files import Files, Listing, list_folders, list_images, list_many
+from vitlab.data.sources.source import SPLIT_WORDS, SPLITS, Source, make
+from vitlab.data.sources.wording import few, natural
+
+
+@dataclass
+class ClassFolders:
+    """The images of one split, class by class."""
+
+    folder: str  # below the root; empty for the root itself
+    classes: dict[str, Listing] = field(default_factory=dict)
+
+
+def recognises(path: Path) -> bool:
+    """Whether it is a folder at all: what is wrong with it, `read` says."""
+    return path.is_dir()
+
+
+def read(root: Path) -> DataSet:
+    """The images below a folder."""
+    folders = list_folders(root)
+    splits = split_folders(root, folders)
+    if splits:
+        return _read_splits(root, splits, left_out=[name for name in folders if name not in splits.values()])
+    if not folders:
+        raise _no_classes(root)
+    part = list_classes(root, "", folders)
+    notes = _notes([part], [list_images(root, deep=False)])
+    return assemble(root.resolve().name, root, {"train": part}, notes)
+
+
+def read_unsplit(name: str, root: Path, left_out: Iterable[str]) -> DataSet:
+    """A published set of class folders without a split, but for folders that are none of its classes."""
+    without = set(left_out)
+    part = list_classes(root, "", (folder for folder in list_folders(root) if folder not in without))
+    notes = ["Its authors publish no split."]
+    if without:
+        notes.append(f"Left out, as no class of it: {', '.join(sorted(without))}.")
+    return assemble(name, root, {"train": part}, notes + _notes([part], [list_images(root, deep=False)]), order=str)
+
+
+def assemble(
+    name: str, root: Path, parts: dict[str, ClassFolders], notes: list[str], order: Callable[[str], Any] = natural
+) -> DataSet:
+    """A data set of class folders; classes without an image anywhere are left out."""
+    everything = {name: None for part in parts.values() for name in part.classes}
+    classes = sorted((c for c in everything if _has_images(parts.values(), c)), key=order)
+    bare = sorted((c for c in everything if not _has_images(parts.values(), c)), key=order)
+    if not classes:
+        raise DataError(f"The folder {root} holds no images.")
+    if len(classes) == 1:
+        raise DataError(
+            f"{root} holds one class only, '{classes[0]}': a classifier needs at least two; if the classes are the"
+            f" folders inside it, give {root / next(iter(parts.values())).folder / classes[0]}."
+        )
+    if bare:
+        notes.append(f"{len(bare)} {'folder holds' if len(bare) == 1 else 'folders hold'} no images: {few(bare)}.")
+    sizes = [size for part in parts.values() for listing in part.classes.values() for size in listing.sizes]
+    if not any(sizes):
+        raise DataError(f"All {len(sizes):,} images under {root} are empty files: copy them again.")
+    found: dict[str, tuple[Files, Any]] = {}
+    for split, part in parts.items():
+        listing, labels = Listing(), []
+        for number, of in enumerate(classes):
+            here = part.classes.get(of, Listing())
+            listing.add(here)
+            labels.append(np.full(len(here.names), number, np.int64))
+        found[split] = Files(root, listing.names, listing.sizes), np.concatenate(labels)
+    return make(name, classes, found, notes=notes)
+
+
+def list_classes(root: Path, folder: str, classes: Iterable[str]) -> ClassFolders:
+    """The images of class folders, which may be deep."""
+    names = list(classes)
+    listings = list_many(root, [f"{folder}/{name}" if folder else name for name in names])
+    return ClassFolders(folder, dict(zip(names, listings, strict=True)))
+
+
+def split_folders(root: Path, folders: Iterable[str]) -> dict[str, str]:
+    """{'train': 'training', ...} for folders that are splits; none where such names are classes (a train is a vehicle).
+
+    They are splits when one of them holds folders, or when there are no others.
+    """
+    names = list(folders)
+    found: dict[str, str] = {}
+    for name in names:
+        split = SPLIT_WORDS.get(name.lower())
+        if split in found:
+            raise DataError(f"{root} holds both {found[split]} and {name}: keep one of them.")
+        if split is not None:
+            found[split] = name
+    if len(found) == len(names) or any(list_folders(root / name) for name in found.values()):
+        return {split: found[split] for split in SPLITS if split in found}
+    return {}
+
+
+def _read_splits(root: Path, splits: dict[str, str], left_out: list[str]) -> DataSet:
+    parts: dict[str, ClassFolders] = {}
+    notes: list[str] = []
+    loose: list[Listing] = []
+    for split, folder in splits.items():
+        classes = list_folders(root / folder)
+        beside = list_images(root, folder, deep=False)
+        if classes:
+            parts[split] = list_classes(root, folder, classes)
+            loose.append(beside)
+        elif beside.names and split == "test" and len(splits) > 1:
+            notes.append(f"{root / folder} has no class folders, so no labels: it was left out.")
+        elif beside.names:
+            raise DataError(
+                f"The labels are missing: {root / folder} holds images but no class folders; put them into one folder"
+                f" a class, as in {folder}/cat/1.jpg."
+            )
+        else:
+            notes.append(f"{root / folder} is empty.")
+    if not any(listing.names for part in parts.values() for listing in part.classes.values()):
+        raise DataError(f"The folder {root} holds no images under {', '.join(splits.values())}.")
+    if left_out:
+        notes.append(f"{'Folders' if len(left_out) > 1 else 'The folder'} beside the splits left out: {few(left_out)}.")
+    return assemble(root.resolve().name, root, parts, notes + _notes(parts.values(), loose))
+
+
+def _notes(parts: Iterable[ClassFolders], loose: Iterable[Listing]) -> list[str]:
+    everything = Listing()
+    astray: list[str] = []
+    for listing in loose:
+        astray += listing.names
+        everything.add(Listing([], [], listing.hidden, listing.others))
+    for part in parts:
+        for listing in part.classes.values():
+            everything.add(listing)
+    notes = everything.notes()
+    if astray:
+        notes.append(f"{len(astray):,} {'image' if len(astray) == 1 else 'images'} in no class folder: {few(astray)}.")
+    return notes
+
+
+def _has_images(parts: Iterable[ClassFolders], name: str) -> bool:
+    return any(part.classes[name].names for part in parts if name in part.classes)
+
+
+def _no_classes(root: Path) -> DataError:
+    tables = sorted(path.name for path in root.glob("*.csv"))
+    hint = f"; or give {root / tables[0]}, if that holds the labels" if tables else ""
+    if list_images(root, deep=False).names:
+        return DataError(
+            f"{root} holds images but no class folders: put them into one folder a class, as in cat/1.jpg{hint}."
+        )
+    return DataError(f"The folder {root} holds no images{hint}.")
+
+
+SOURCE = Source("an image folder", recognises, read)

@@ -1,0 +1,66 @@
+"""Part of the training images held out, by a stable hash of each, so that adding images moves none."""
+
+import dataclasses
+from typing import cast
+
+import numpy as np
+
+from vitlab.core.errors import DataError
+from vitlab.core.random import key, uniform
+from vitlab.data.contract import Array, DataSet, Images, Subset
+from vitlab.data.sources.source import Digest, SourceImages
+
+
+def hold_out(dataset: DataSet, fraction: float, seed: int = 0, into: str = "val") -> DataSet:
+    """The data set with about `fraction` of train moved to the split `into`, and a note that says so.
+
+    Which images go depends on each one's name below the root (in an array: its number) and on the seed alone. So a
+    class has about its share, not exactly. Two exceptions for few images: a class keeps at least one image in train,
+    and where none at all would be held out, the first in line is.
+    """
+    if not 0 <= fraction < 1:
+        raise DataError(f"The fraction to hold out must be at least 0 and less than 1, not {fraction}.")
+    assert "train" in dataset.splits
+    assert into not in dataset.splits
+    train = dataset.splits["train"]
+    if fraction == 0:
+        return dataset
+    held = _choose(identities(train.images), train.labels, fraction, seed, into)
+    kept, taken = np.flatnonzero(~held), np.flatnonzero(held)
+    if not len(taken):
+        note = f"No {into} part was held out of train: every class has one image only."
+        return dataclasses.replace(dataset, notes=(*dataset.notes, note))
+    splits = {"train": train.take(kept), into: train.take(taken)}
+    splits |= {name: split for name, split in dataset.splits.items() if name != "train"}
+    note = f"{into} is {fraction * 100:g}% of train, held out by a hash of each image's name (seed {seed})."
+    return dataclasses.replace(
+        dataset,
+        splits={name: splits[name] for name in ("train", "val", "test") if name in splits},
+        fingerprint=Digest(dataset.fingerprint, into, repr(float(fraction)), seed).text(),
+        notes=(*dataset.notes, note),
+    )
+
+
+def identities(images: Images) -> Array:
+    """A number for each image that stays its own when others are added; its place where the images tell no more."""
+    if isinstance(images, Subset):
+        return identities(images.images)[images.indices]
+    if hasattr(images, "identities"):
+        return cast("SourceImages", images).identities()
+    return np.arange(len(images), dtype=np.int64)
+
+
+def _choose(numbers: Array, labels: Array, fraction: float, seed: int, into: str) -> Array:
+    chance = uniform(key(seed, "hold out", into), numbers).astype(np.float64)
+    held = chance < fraction
+    order = np.lexsort((numbers, chance))
+    if labels.ndim == 1:
+        last = np.full(int(labels.max()) + 1, -1)
+        last[labels[order]] = order  # of each class the image that would be held out last; assignment keeps the last
+        held[last[last >= 0]] = False
+    if not held.any():
+        movable = np.ones(len(labels), bool) if labels.ndim == 2 else np.bincount(labels)[labels] > 1
+        movable &= np.arange(len(labels)) != order[-1]
+        first = order[movable[order]][:1]
+        held[first] = True
+    return held

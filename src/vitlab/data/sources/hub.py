@@ -1,0 +1,204 @@
+"""Hugging Face datasets: of the hub, saved to disk, or parquet files. Needs the package `datasets`."""
+
+import importlib
+from collections.abc import Mapping
+from pathlib import Path
+from types import ModuleType
+from typing import Any, final
+
+import numpy as np
+
+from vitlab.core.errors import DataError, ImageError, MissingDependencyError
+from vitlab.data.contract import Array, DataSet
+from vitlab.data.sources.labels import Labels, from_columns, from_numbers, from_texts
+from vitlab.data.sources.source import SPLIT_WORDS, Digest, Source, make
+from vitlab.data.sources.wording import few
+
+PREFIX = "hf-datasets:"
+LABEL_COLUMNS = ("label", "labels", "fine_label", "class", "category", "target")
+SAMPLES = 64
+
+
+@final
+class HubImages:
+    """The encoded images of a column; each process maps the Arrow files for itself."""
+
+    def __init__(self, rows: Any, column: str, place: str) -> None:
+        self._rows = rows
+        self._column = column
+        self._place = place
+
+    def __len__(self) -> int:
+        return len(self._rows)
+
+    def read(self, index: int) -> bytes:
+        cell = self._rows[index][self._column]
+        try:
+            data = Path(cell["path"]).read_bytes() if cell["bytes"] is None else cell["bytes"]
+        except (OSError, TypeError) as error:
+            raise ImageError(f"{self.where(index)} cannot be read: {error}.") from error
+        if not data:
+            raise ImageError(f"{self.where(index)} is empty.")
+        return data
+
+    def where(self, index: int) -> str:
+        return f"image {range(len(self))[index]} of {self._place}"
+
+    def mark(self) -> str:
+        digest = Digest(len(self), self._column)
+        for index in np.unique(np.linspace(0, len(self) - 1, min(len(self), SAMPLES)).astype(np.int64)):
+            cell = self._rows[int(index)][self._column]
+            digest.add(cell["bytes"] if cell["bytes"] is not None else str(cell["path"]))
+        return digest.text()
+
+    def identities(self) -> Array:
+        return np.arange(len(self), dtype=np.int64)
+
+
+def recognises(path: Path) -> bool:
+    """Whether it is a folder of `save_to_disk`, a parquet file, or a folder of parquet files."""
+    if path.is_dir():
+        saved = (path / "dataset_dict.json").is_file() or (path / "state.json").is_file()
+        return saved or any(path.glob("*.parquet")) or any(path.glob("data/*.parquet"))
+    return path.suffix.lower() == ".parquet"
+
+
+def read(path: Path) -> DataSet:
+    """A data set on disk."""
+    package = _package(str(path))
+    try:
+        if path.is_dir() and ((path / "dataset_dict.json").is_file() or (path / "state.json").is_file()):
+            loaded = package.load_from_disk(str(path))
+        else:
+            loaded = package.load_dataset("parquet", data_files=_parquet(path))
+    except Exception as error:  # whatever Arrow, or the package, says about a damaged file
+        raise DataError(f"{path} cannot be read as a Hugging Face dataset: {_first_line(error)}.") from error
+    return _understand(loaded, path.resolve().stem, str(path))
+
+
+def read_hub(name: str) -> DataSet:
+    """'hf-datasets:owner/name', with '@revision' or '#configuration' after it, from the hub or its local cache."""
+    package = _package(name)
+    rest, _, configuration = name.removeprefix(PREFIX).partition("#")
+    repository, _, revision = rest.partition("@")
+    try:
+        loaded = package.load_dataset(repository, configuration or None, revision=revision or None)
+    except Exception as error:  # the client lets errors of its HTTP library through, whichever it is
+        raise DataError(f"{name} cannot be had from the hub or its local cache: {_first_line(error)}.") from error
+    return _understand(loaded, repository.rpartition("/")[2], name)
+
+
+def _package(what: str) -> ModuleType:
+    try:
+        return importlib.import_module("datasets")
+    except ModuleNotFoundError as error:
+        raise MissingDependencyError(f"{what} needs the package datasets: pip install 'vitlab[hub]'.") from error
+
+
+def _parquet(path: Path) -> dict[str, list[str]]:
+    """The parquet files of each split, by the word that their names begin with."""
+    files = [path] if path.is_file() else sorted([*path.glob("*.parquet"), *path.glob("data/*.parquet")])
+    found: dict[str, list[str]] = {}
+    for file in files:
+        split = SPLIT_WORDS.get(file.stem.partition("-")[0].lower(), "train")
+        found.setdefault(split, []).append(str(file))
+    return found
+
+
+def _understand(loaded: Any, name: str, where: str) -> DataSet:
+    tables: dict[str, Any] = dict(loaded) if isinstance(loaded, Mapping) else {str(loaded.split or "train"): loaded}
+    notes: list[str] = []
+    splits: dict[str, Any] = {}
+    for word, rows in tables.items():
+        split = SPLIT_WORDS.get(str(word).lower())
+        if split is None or split in splits:
+            notes.append(f"The split '{word}' is left out.")
+        else:
+            splits[split] = rows
+    if not splits:
+        raise DataError(f"{where} has the splits {', '.join(tables)}; expected were train, validation or test.")
+    features = next(iter(splits.values())).features
+    image, label = _image_column(features, where), _label_column(features, where)
+    notes.append(f"Images are in the column '{image}', labels in '{label}'.")
+    texts = {split: rows.with_format(None)[label][:] for split, rows in splits.items()}
+    for split in [split for split, values in texts.items() if _unlabelled(values)]:
+        notes.append(f"{split} has no labels: it is left out.")
+        del texts[split], splits[split]
+    if not splits:
+        raise DataError(f"{where} has no labels.")
+    labels = _labels(texts, features[label], where)
+    parts = {}
+    for split, rows in splits.items():
+        # encoded, for the loader decodes
+        raw = rows.select_columns([image]).with_format(None).cast_column(image, _package(where).Image(decode=False))
+        parts[split] = HubImages(raw, image, f"{where} ({split})"), labels.splits[split]
+    notes += labels.notes
+    return make(name, labels.classes, parts, multi_label=labels.multi_label, notes=notes)
+
+
+def _image_column(features: Any, where: str) -> str:
+    found = [name for name, feature in features.items() if type(feature).__name__ == "Image" or _is_encoded(feature)]
+    if not found:
+        raise DataError(f"{where} has the columns {', '.join(features)}, none of which holds images.")
+    return next((name for name in ("image", "img") if name in found), found[0])
+
+
+def _is_encoded(feature: Any) -> bool:
+    """Whether a column is {bytes, path}, as images are stored when the schema does not say that they are."""
+    return isinstance(feature, dict) and set(feature) == {"bytes", "path"}
+
+
+def _label_column(features: Any, where: str) -> str:
+    classes = [name for name, feature in features.items() if _class_label(feature) is not None]
+    for name in LABEL_COLUMNS:
+        if name in classes or (not classes and name in features):
+            return name
+    if classes:
+        return classes[0]
+    raise DataError(
+        f"{where} has the columns {', '.join(features)}; expected was one called {' or '.join(LABEL_COLUMNS[:2])}."
+    )
+
+
+def _class_label(feature: Any) -> Any:
+    """The ClassLabel of a column, also of a column of lists."""
+    inner = getattr(feature, "feature", feature[0] if isinstance(feature, list) and feature else feature)
+    return inner if type(inner).__name__ == "ClassLabel" else None
+
+
+def _unlabelled(values: list[Any]) -> bool:
+    return all(value is None or value == -1 for value in values)
+
+
+def _labels(splits: Mapping[str, list[Any]], feature: Any, where: str) -> Labels:
+    known = _class_label(feature)
+    names: list[str] | None = list(known.names) if known is not None else None
+    values = [value for found in splits.values() for value in found]
+    if any(value is None for value in values):
+        raise DataError(f"{where}: some images have no label.")
+    if all(isinstance(value, list) for value in values):
+        numbers = sorted({number for value in values for number in value})
+        names = names if names is not None else [str(number) for number in numbers]
+        place = {number: i for i, number in enumerate(range(len(names)) if known is not None else numbers)}
+        columns: dict[str, Array] = {}
+        for split, found in splits.items():
+            columns[split] = np.zeros((len(found), len(names)), np.uint8)
+            for i, value in enumerate(found):
+                columns[split][i, [place[number] for number in value]] = 1
+        return from_columns(columns, names)
+    if all(isinstance(value, int) for value in values):
+        if min(values) < 0:
+            raise DataError(f"{where}: some labels are negative, so some images have no label.")
+        return from_numbers({split: np.array(found) for split, found in splits.items()}, names, where=where)
+    if all(isinstance(value, str) for value in values):
+        return from_texts(splits)
+    raise DataError(
+        f"{where}: labels must be numbers, texts or lists of numbers; found {few([str(v) for v in values])}."
+    )
+
+
+def _first_line(error: Exception) -> str:
+    return (str(error).splitlines() or [""])[0].rstrip(".") or type(error).__name__
+
+
+SOURCE = Source("a Hugging Face dataset", recognises, read)

@@ -1,0 +1,91 @@
+"""Labels as they are written, to class numbers."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+
+from vitlab.core.errors import DataError
+from vitlab.data.contract import Array
+from vitlab.data.sources.wording import few, natural
+
+CLASS_FILES = ("classes.txt", "classnames.txt", "class_names.txt")
+
+
+@dataclass
+class Labels:
+    """Classes, and for each split class numbers [N] or one column a class [N, K]."""
+
+    classes: tuple[str, ...]
+    splits: dict[str, Array]
+    multi_label: bool = False
+    notes: list[str] = field(default_factory=list)
+
+
+def read_lines(path: Path) -> list[str]:
+    """The lines of a text file that are not blank, without surrounding space."""
+    try:
+        lines = path.read_text("utf-8-sig").splitlines()
+    except FileNotFoundError:
+        raise DataError(f"There is no {path}, which belongs to the data set.") from None
+    except OSError as error:
+        raise DataError(f"Cannot read {path}: {error.strerror or error}.") from error
+    except UnicodeDecodeError as error:
+        raise DataError(f"{path} is not a text in UTF-8.") from error
+    return [line.strip() for line in lines if line.strip()]
+
+
+def class_names_beside(folder: Path) -> list[str] | None:
+    """The names of the classes, one a line, where a file beside the data gives them."""
+    for name in CLASS_FILES:
+        if (folder / name).is_file():
+            return read_lines(folder / name)
+    return None
+
+
+def from_numbers(splits: Mapping[str, Array], names: Sequence[str] | None, *, where: str) -> Labels:
+    """Class numbers from numbers as written.
+
+    With names a number is a place among them. Without, the classes are the distinct numbers in order, each named by
+    itself, so that labels 1 to 10 give ten classes and not eleven.
+    """
+    distinct = np.unique(np.concatenate([np.unique(values) for values in splits.values()]))
+    if names is not None:
+        wrong = [str(value) for value in distinct if not 0 <= value < len(names)]
+        if wrong:
+            raise DataError(
+                f"{where}: the labels {few(wrong)} are not among the {len(names)} classes, which count from 0."
+            )
+        return Labels(tuple(names), {split: values.astype(np.int64) for split, values in splits.items()})
+    found = {split: np.searchsorted(distinct, values).astype(np.int64) for split, values in splits.items()}
+    return Labels(tuple(str(value) for value in distinct.tolist()), found)
+
+
+def from_texts(splits: Mapping[str, Sequence[str]]) -> Labels:
+    """Class numbers from names: the classes are the distinct names in natural order."""
+    classes = sorted({name for names in splits.values() for name in names}, key=natural)
+    number = {name: i for i, name in enumerate(classes)}
+    found = {split: np.fromiter((number[name] for name in names), np.int64) for split, names in splits.items()}
+    return Labels(tuple(classes), found)
+
+
+def from_sets(splits: Mapping[str, Sequence[Sequence[str]]]) -> Labels:
+    """One column a class from several names an image; none is allowed."""
+    classes = sorted({name for rows in splits.values() for row in rows for name in row}, key=natural)
+    number = {name: i for i, name in enumerate(classes)}
+    found: dict[str, Array] = {}
+    for split, rows in splits.items():
+        columns = np.zeros((len(rows), len(classes)), np.uint8)
+        for i, row in enumerate(rows):
+            columns[i, [number[name] for name in row]] = 1
+        found[split] = columns
+    return Labels(tuple(classes), found, multi_label=True)
+
+
+def from_columns(splits: Mapping[str, Array], names: Sequence[str]) -> Labels:
+    """Columns of 0 and 1, one a class; where every row has exactly one 1 they are class numbers in disguise."""
+    if all((columns.sum(axis=1) == 1).all() for columns in splits.values()):
+        found = {split: columns.argmax(axis=1).astype(np.int64) for split, columns in splits.items()}
+        return Labels(tuple(names), found, notes=["Every image has exactly one class, so it is a single-label set."])
+    return Labels(tuple(names), {split: c.astype(np.uint8) for split, c in splits.items()}, multi_label=True)

@@ -1,0 +1,101 @@
+"""What a source is, and what it makes of what it read."""
+
+import hashlib
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol, Self, final
+
+import numpy as np
+
+from vitlab.data.contract import Array, DataSet, Images, Split
+
+SPLITS = ("train", "val", "test")
+SPLIT_WORDS = {
+    "train": "train",
+    "training": "train",
+    "val": "val",
+    "valid": "val",
+    "validation": "val",
+    "dev": "val",
+    "test": "test",
+    "testing": "test",
+}
+
+
+class SourceImages(Images, Protocol):
+    """Images that also tell what they are, apart from where they are."""
+
+    def mark(self) -> str:
+        """A digest that changes when the images do; cheap, so of names and sizes, or of a part of the pixels."""
+        ...
+
+    def identities(self) -> Array:
+        """A number for each image, int64, that stays its own when others are added."""
+        ...
+
+
+@dataclass(frozen=True)
+class Source:
+    """One form in which data sets are kept."""
+
+    kind: str  # 'an image folder'
+    recognises: Callable[[Path], bool]  # looks at a few names only
+    read: Callable[[Path], DataSet]
+
+
+@dataclass(frozen=True)
+class Published(Source):
+    """A data set as its authors publish it, which can be asked for by name."""
+
+    name: str
+    folders: tuple[str, ...]  # what its archive, or torchvision, calls its folder
+    page: str  # where the authors publish it
+    aliases: tuple[str, ...] = ()
+    embedded: bool = False  # part of a library: there is nothing to find
+    told_by_name: bool = False  # its files could be another set's, so the folder has to be called as it is
+
+
+def make(
+    name: str,
+    classes: Sequence[str],
+    parts: Mapping[str, tuple[SourceImages, Array]],
+    *,
+    multi_label: bool = False,
+    notes: Iterable[str] = (),
+) -> DataSet:
+    """A data set of images and labels, with its fingerprint; empty parts are left out."""
+    digest = Digest(*classes)
+    splits: dict[str, Split] = {}
+    for split in SPLITS:
+        if split not in parts or not len(parts[split][1]):
+            continue
+        images, labels = parts[split]
+        digest.add(split, images.mark(), labels)
+        splits[split] = Split(images, labels)
+    return DataSet(name, tuple(classes), splits, digest.text(), multi_label, tuple(notes))
+
+
+@final
+class Digest:
+    """A hash of values in a row; each is preceded by its length, so that no two rows are alike by accident."""
+
+    def __init__(self, *values: str | bytes | int | Array) -> None:
+        self._hash = hashlib.blake2b(digest_size=16)
+        self.add(*values)
+
+    def add(self, *values: str | bytes | int | Array) -> Self:
+        for value in values:
+            if isinstance(value, np.ndarray):
+                self.add(str(value.dtype.newbyteorder("<")), str(value.shape))
+                value = np.ascontiguousarray(value, value.dtype.newbyteorder("<")).tobytes()
+            elif isinstance(value, int):
+                value = str(value).encode()
+            elif isinstance(value, str):
+                value = value.encode("utf-8", "surrogateescape")
+            self._hash.update(len(value).to_bytes(8, "little"))
+            self._hash.update(value)
+        return self
+
+    def text(self) -> str:
+        return self._hash.hexdigest()

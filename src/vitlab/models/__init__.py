@@ -1,0 +1,1 @@
+"""One file a family; vit.py is the paper."""

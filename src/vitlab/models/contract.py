@@ -1,0 +1,135 @@
+"""What every model gives: four steps from images to logits, and the tokens that pass between them."""
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, ClassVar, final
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor, nn
+
+from vitlab.core.preprocess import Preprocess
+
+
+@dataclass(frozen=True, kw_only=True)
+class Layout:
+    """Where tokens sit: the image's grid of patches, and which of its places are there.
+
+    `present` holds flat places (row * width + column); None means all, in order.
+    """
+
+    grid: tuple[int, int]
+    present: Int[Tensor, "b m"] | None = None
+    num_prefix: int = 0
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class Tokens(Layout):
+    """A sequence of token values: prefix tokens first, then the patches that are present."""
+
+    values: Float[Tensor, "b n d"]
+
+    @property
+    def layout(self) -> Layout:
+        return Layout(grid=self.grid, present=self.present, num_prefix=self.num_prefix)
+
+    @property
+    def prefix(self) -> Float[Tensor, "b k d"]:
+        return self.values[:, : self.num_prefix]
+
+    @property
+    def patches(self) -> Float[Tensor, "b m d"]:
+        return self.values[:, self.num_prefix :]
+
+    def with_values(self, values: Float[Tensor, "b n d"]) -> "Tokens":
+        return Tokens(values=values, grid=self.grid, present=self.present, num_prefix=self.num_prefix)
+
+    def keep(self, places: Int[Tensor, "b m"]) -> "Tokens":
+        """Only the patches at these flat grid places, an image's own set each; prefix tokens stay."""
+        assert self.present is None, "tokens were already left out: choose from the whole grid"
+        index = places[:, :, None].expand(-1, -1, self.values.shape[-1])
+        values = torch.cat([self.prefix, self.patches.gather(1, index)], dim=1)
+        return Tokens(values=values, grid=self.grid, present=places, num_prefix=self.num_prefix)
+
+
+@dataclass(frozen=True)
+class AttentionTap:
+    """A module to hook, and how to get its attention [B, heads, N, N] from the arguments of its call."""
+
+    module: nn.Module
+    recompute: Callable[..., Tensor]
+
+
+@dataclass(frozen=True)
+class Taps:
+    """What can be looked at in a model; None or empty where a family has no such thing."""
+
+    attention: tuple[AttentionTap, ...] = ()
+    filters: Callable[[], Tensor] | None = None  # the patch projection as pictures [D, C, P, P]
+    positions: Callable[[], Tensor] | None = None  # one vector a grid place, [N, D]
+
+
+class Model(nn.Module, ABC):
+    """A vision model: `forward` is embed, encode, pool and head in a row.
+
+    `config` is a frozen dataclass, `preprocess` the spec that travels with the weights, `labels` the class names
+    where they are known.
+    """
+
+    takes_subsets: ClassVar[bool] = True  # whether `encode` takes tokens with places left out
+
+    config: Any
+    preprocess: Preprocess
+    labels: tuple[str, ...] | None
+    head: nn.Module
+    load_report: Any  # weights.mapping.LoadReport where the weights came from a file
+
+    def __init__(self, config: Any, preprocess: Preprocess | None = None) -> None:
+        super().__init__()
+        self.config = config
+        self.preprocess = preprocess or Preprocess(size=config.image_size)
+        self.labels = None
+        self.load_report = None
+
+    @abstractmethod
+    def embed(self, images: Float[Tensor, "b c h w"]) -> Tokens:
+        """Images to tokens."""
+
+    @abstractmethod
+    def encode(self, tokens: Tokens) -> Tokens:
+        """Tokens through the layers."""
+
+    @abstractmethod
+    def pool(self, tokens: Tokens) -> Float[Tensor, "b d"]:
+        """Encoded tokens to one feature vector an image."""
+
+    @abstractmethod
+    def features(self, images: Float[Tensor, "b c h w"]) -> list[Tokens]:
+        """The tokens that enter the first layer, then those that leave each layer."""
+
+    @abstractmethod
+    def initialize(self) -> None:
+        """Fresh weights in every parameter and buffer, also after `to_empty` from the meta device."""
+
+    @property
+    @abstractmethod
+    def num_features(self) -> int:
+        """The length of a feature vector."""
+
+    @property
+    def num_layers(self) -> int:
+        """How many layers `layer_of` counts between the stem (0) and the head (num_layers + 1)."""
+        return 0
+
+    def layer_of(self, name: str) -> int:
+        """The layer that a parameter belongs to, for rates that fall from layer to layer."""
+        return self.num_layers + 1 if name.startswith("head.") else 0
+
+    @property
+    def taps(self) -> Taps:
+        return Taps()
+
+    def forward(self, images: Float[Tensor, "b c h w"]) -> Float[Tensor, "b k"]:
+        return self.head(self.pool(self.encode(self.embed(images))))

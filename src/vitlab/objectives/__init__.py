@@ -1,0 +1,1 @@
+"""What a step minimises: one file each."""

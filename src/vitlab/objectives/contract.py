@@ -1,0 +1,45 @@
+"""What an objective gives the loop: a scalar to minimise, metrics, and whatever heads it needs for it."""
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TypeAlias
+
+from jaxtyping import Float
+from torch import Tensor, nn
+
+Metrics: TypeAlias = dict[str, Tensor]
+Forward: TypeAlias = Callable[[Tensor], Tensor]
+
+
+@dataclass(frozen=True)
+class Batch:
+    """Normalised images, and a target for each: class probabilities [B, K], or 0/1 a class where several hold."""
+
+    images: Float[Tensor, "b c h w"]
+    targets: Float[Tensor, "b k"]
+
+    def parts(self, num: int) -> list["Batch"]:
+        """The batch cut into equal parts, for accumulation."""
+        return [
+            Batch(images, targets)
+            for images, targets in zip(self.images.chunk(num), self.targets.chunk(num), strict=True)
+        ]
+
+
+class Objective(nn.Module, ABC):
+    """Owns its extra heads as submodules; the loop optimises them with the model and saves them with it."""
+
+    @abstractmethod
+    def loss(self, model: Forward, batch: Batch, step: int) -> tuple[Float[Tensor, ""], Metrics]:
+        """The scalar to minimise, the mean over the batch, and what to log."""
+
+    def backward(self, model: Forward, batch: Batch, step: int, *, scale: float = 1.0) -> tuple[Tensor, Metrics]:
+        """Gradients of `scale` times the loss; replaced by an objective that needs several passes."""
+        loss, metrics = self.loss(model, batch, step)
+        (loss * scale).backward()
+        return loss.detach(), metrics
+
+    def after_step(self, model: nn.Module, step: int) -> None:
+        """Called when the optimiser has made its step."""
+        del model, step

@@ -1,0 +1,69 @@
+"""Classification: softmax or sigmoid cross-entropy to soft targets."""
+
+from typing import Literal, final
+
+import torch
+import torch.nn.functional as F
+from jaxtyping import Float
+from torch import Tensor
+
+from vitlab.core.errors import ConfigError
+from vitlab.objectives.contract import Batch, Forward, Metrics, Objective
+
+
+@final
+class Supervised(Objective):
+    """Cross-entropy over classes that exclude each other (softmax), or over classes that do not (sigmoid).
+
+    Smoothing moves `label_smoothing` of each target to the uniform distribution; for the sigmoid, towards one half.
+    `class_weights` [K] multiply each class's share of the loss, which stays a mean: the weights are divided out.
+    """
+
+    class_weights: Tensor | None
+
+    def __init__(
+        self,
+        kind: Literal["softmax", "sigmoid"] = "softmax",
+        *,
+        label_smoothing: float = 0.0,
+        class_weights: Float[Tensor, "k"] | None = None,
+    ) -> None:
+        super().__init__()
+        if not 0 <= label_smoothing < 1:
+            raise ConfigError(f"label_smoothing must be at least 0 and below 1, not {label_smoothing}.")
+        self.kind, self.label_smoothing = kind, label_smoothing
+        self.register_buffer("class_weights", class_weights, persistent=False)
+
+    def loss(self, model: Forward, batch: Batch, step: int) -> tuple[Float[Tensor, ""], Metrics]:
+        del step
+        logits = model(batch.images).float()
+        losses, right = self.losses(logits, batch.targets), self.right(logits, batch.targets)
+        if self.kind == "softmax" and self.class_weights is not None:
+            loss = losses.sum() / (batch.targets * self.class_weights).sum()
+        else:
+            loss = losses.mean()
+        return loss, {"accuracy": right.mean().detach()}
+
+    def losses(self, logits: Float[Tensor, "b k"], targets: Float[Tensor, "b k"]) -> Float[Tensor, "b"]:
+        """Each image's loss; for the sigmoid the sum over its classes, as the official code has it."""
+        smoothing = self.label_smoothing
+        if self.kind == "sigmoid":
+            smoothed = targets * (1 - smoothing) + smoothing / 2
+            weight = self.class_weights
+            return F.binary_cross_entropy_with_logits(logits, smoothed, weight=weight, reduction="none").sum(dim=1)
+        smoothed = targets * (1 - smoothing) + smoothing / logits.shape[-1]
+        shares = smoothed if self.class_weights is None else smoothed * self.class_weights
+        return -(shares * F.log_softmax(logits, dim=-1)).sum(dim=1)
+
+    def right(self, logits: Float[Tensor, "b k"], targets: Float[Tensor, "b k"]) -> Float[Tensor, "b"]:
+        """1 where the largest logit is at the largest target; for the sigmoid the share of classes that are right."""
+        if self.kind == "sigmoid":
+            return ((logits > 0) == (targets > 0.5)).float().mean(dim=1)
+        return (logits.argmax(dim=-1) == targets.argmax(dim=-1)).float()
+
+
+def one_hot(labels: Tensor, num_classes: int) -> Float[Tensor, "b k"]:
+    """Class numbers as rows of a unit matrix; rows that are targets already stay."""
+    if labels.ndim == 2:
+        return labels.float()
+    return torch.zeros(len(labels), num_classes, device=labels.device).scatter_(1, labels[:, None], 1.0)

@@ -1,0 +1,21 @@
+"""Named, typed, complete configurations: the only place where hyper-parameters live."""
+
+from collections.abc import Callable
+
+from vitlab.core.errors import unknown_name
+from vitlab.recipes import finetuning, modern, pretraining, small
+from vitlab.training.recipe import Recipe
+
+RECIPES: dict[str, Callable[[], Recipe]] = {
+    **pretraining.RECIPES,
+    **finetuning.RECIPES,
+    **modern.RECIPES,
+    **small.RECIPES,
+}
+
+
+def find_recipe(name: str) -> Recipe:
+    """The recipe of that name, or an error with near matches."""
+    if name not in RECIPES:
+        raise unknown_name("recipe", name, RECIPES, " `vitlab train --list` names them all.")
+    return RECIPES[name]()

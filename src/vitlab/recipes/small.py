@@ -1,0 +1,86 @@
+"""Small images from scratch: digits, CIFAR-10 and CIFAR-100, Tiny-ImageNet."""
+
+from collections.abc import Callable
+
+from vitlab.data.augmentation import Augmentation
+from vitlab.training.optimisers import Optimiser
+from vitlab.training.recipe import DataChoice, Loss, ModelChoice, Recipe
+from vitlab.training.schedules import Schedule
+
+
+def digits() -> Recipe:
+    """A tiny ViT on scikit-learn's embedded digits, for the demo.
+
+    Command: vitlab train digits
+    """
+    return Recipe(
+        name="digits",
+        model=ModelChoice(source="vit-digits"),
+        data=DataChoice(source="digits", val_fraction=0.1),
+        augmentation=Augmentation(crop="pad", pad=1, flip=0.0, mixup=0.2),
+        loss=Loss(label_smoothing=0.1),
+        optimiser=Optimiser(rate=2e-3, weight_decay=0.05, clip=1.0, average=0.99),
+        schedule=Schedule(kind="cosine", total="60 epochs", warmup="5%"),
+        batch_size=64,
+        evaluate_every="5 epochs",
+        checkpoint_every="10 epochs",
+    )
+
+
+def _small_images(name: str, model: str, data: str, *, epochs: int, image_size: int) -> Recipe:
+    return Recipe(
+        name=name,
+        model=ModelChoice(source=model, drop_path=0.1, image_size=image_size, set=("pool=mean", "class_token=false")),
+        data=DataChoice(source=data, val_fraction=0.0),
+        augmentation=Augmentation(
+            crop="pad",
+            pad=image_size // 8,
+            flip=0.5,
+            policy="randaugment",
+            magnitude=9.0,
+            erase=0.25,
+            mixup=0.8,
+            cutmix=1.0,
+        ),
+        loss=Loss(label_smoothing=0.1),
+        optimiser=Optimiser(rate=1e-3, weight_decay=0.05, clip=1.0, average=0.9998),
+        schedule=Schedule(kind="cosine", total=f"{epochs} epochs", warmup="10 epochs"),
+        batch_size=256,
+        compile=True,
+        evaluate_every="10 epochs",
+        checkpoint_every="20 epochs",
+        log_every="100 steps",
+        keep="last",
+    )
+
+
+def cifar10() -> Recipe:
+    """A plain ViT on CIFAR-10 from scratch, the set resident on the device.
+
+    Command: vitlab train cifar10 --data.source PATH
+    """
+    return _small_images("cifar10", "vit-s4-32", "cifar10", epochs=200, image_size=32)
+
+
+def cifar100() -> Recipe:
+    """The same on CIFAR-100.
+
+    Command: vitlab train cifar100 --data.source PATH
+    """
+    return _small_images("cifar100", "vit-s4-32", "cifar100", epochs=200, image_size=32)
+
+
+def tiny_imagenet() -> Recipe:
+    """The same on Tiny-ImageNet, 64 px in patches of 8.
+
+    Command: vitlab train tiny-imagenet --data.source PATH
+    """
+    return _small_images("tiny-imagenet", "vit-s8-64", "tiny-imagenet", epochs=200, image_size=64)
+
+
+RECIPES: dict[str, Callable[[], Recipe]] = {
+    "digits": digits,
+    "cifar10": cifar10,
+    "cifar100": cifar100,
+    "tiny-imagenet": tiny_imagenet,
+}

@@ -1,0 +1,1 @@
+"""The one loop, its state, optimisers, schedules, checkpoints, distribution, precision and log."""

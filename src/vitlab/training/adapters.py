@@ -1,0 +1,52 @@
+"""Training a part of a model: the head alone, or low-rank adapters (LoRA, arXiv 2106.09685)."""
+
+import math
+from typing import Literal, final
+
+import torch
+from torch import Tensor, nn
+from torch.nn.utils import parametrize
+
+from vitlab.core.errors import ConfigError
+from vitlab.models.contract import Model
+
+
+@final
+class LowRank(nn.Module):
+    """W + B A with A [rank, in] and B [out, rank], B starting at zero."""
+
+    def __init__(self, weight: Tensor, rank: int) -> None:
+        super().__init__()
+        rows, columns = weight.shape
+        self.a = nn.Parameter(torch.empty(rank, columns, device=weight.device))
+        self.b = nn.Parameter(torch.zeros(rows, rank, device=weight.device))
+        nn.init.kaiming_uniform_(self.a, a=math.sqrt(5))
+
+    def forward(self, weight: Tensor) -> Tensor:
+        return weight + self.b @ self.a
+
+
+def choose(model: Model, part: Literal["all", "head"], lora: int | None) -> None:
+    """Leave trainable what was asked for: everything, the head, or adapters and the head."""
+    if lora is None and part == "all":
+        return
+    for name, parameter in model.named_parameters():
+        parameter.requires_grad_(name.startswith("head."))
+    if lora is None:
+        return
+    if lora < 1:
+        raise ConfigError(f"The rank of low-rank adapters must be at least 1, not {lora}.")
+    if part == "head":
+        raise ConfigError("Train the head alone or low-rank adapters, not both: leave one of the two out.")
+    for layers in (module for module in model.children() if isinstance(module, nn.ModuleList)):
+        for module in list(layers.modules()):
+            if isinstance(module, nn.Linear):
+                parametrize.register_parametrization(module, "weight", LowRank(module.weight, lora))
+                module.parametrizations.weight.original.requires_grad_(False)  # pyright: ignore[reportAttributeAccessIssue]
+
+
+def merged(model: nn.Module) -> None:
+    """Fold adapters into the weights they adapt, in place."""
+    for module in model.modules():
+        if parametrize.is_parametrized(module, "weight"):
+            parametrize.remove_parametrizations(module, "weight", leave_parametrized=True)

@@ -1,0 +1,89 @@
+"""Several processes: who this one is, and the model spread over them, from outside the model."""
+
+import contextlib
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Literal
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
+from torch.nn.parallel import DistributedDataParallel
+
+from vitlab.core.errors import ConfigError
+from vitlab.models.contract import Model
+
+
+@dataclass(frozen=True)
+class World:
+    """This process among all that train together."""
+
+    rank: int
+    size: int
+    device: torch.device
+
+    @property
+    def first(self) -> bool:
+        return self.rank == 0
+
+
+@contextlib.contextmanager
+def join(device: str | None = None) -> Iterator[World]:
+    """The world that torchrun's environment describes, or this process alone."""
+    size, local = int(os.environ.get("WORLD_SIZE", "1")), int(os.environ.get("LOCAL_RANK", "0"))
+    chosen = device or ("cuda" if torch.cuda.is_available() else "cpu")
+    where = torch.device(f"cuda:{local}") if chosen == "cuda" else torch.device(chosen)
+    if where.type == "cuda":
+        torch.cuda.set_device(where)
+    if "RANK" not in os.environ:
+        yield World(0, 1, where)
+        return
+    dist.init_process_group("nccl" if where.type == "cuda" else "gloo", timeout=timedelta(minutes=10))
+    try:
+        yield World(dist.get_rank(), size, where)
+    finally:
+        dist.destroy_process_group()
+
+
+def spread(model: Model, world: World, how: Literal["replicate", "shard"], dtype: torch.dtype) -> nn.Module:
+    """The module to call: the model itself, its replicated wrapper, or itself with its layers sharded."""
+    if how == "shard":
+        if not dist.is_initialized():
+            raise ConfigError("Sharding needs processes to shard over: start the run with torchrun.")
+        policy = MixedPrecisionPolicy(param_dtype=dtype, reduce_dtype=torch.float32)
+        for layers in (module for module in model.children() if isinstance(module, nn.ModuleList)):
+            for layer in layers:
+                if any(True for _ in layer.parameters()):
+                    fully_shard(layer, mp_policy=policy)
+        fully_shard(model, mp_policy=policy)
+        return model
+    if world.size == 1:
+        return model
+    return DistributedDataParallel(model, device_ids=[world.device] if world.device.type == "cuda" else None)
+
+
+def without_sync(module: nn.Module, skip: bool) -> contextlib.AbstractContextManager[object]:
+    """Gradients stay local for all but the last part of an accumulated batch."""
+    if skip and isinstance(module, DistributedDataParallel):
+        return module.no_sync()
+    return contextlib.nullcontext()
+
+
+def mean_over(world: World, values: Tensor) -> Tensor:
+    """The mean of a small tensor over all processes."""
+    if world.size > 1:
+        dist.all_reduce(values)
+        values = values / world.size
+    return values
+
+
+def any_of(world: World, flag: bool) -> bool:
+    """Whether any process raised the flag, so that all stop at the same step."""
+    if world.size == 1:
+        return flag
+    raised = torch.tensor(int(flag), device=world.device)
+    dist.all_reduce(raised, dist.ReduceOp.MAX)
+    return bool(raised.item())

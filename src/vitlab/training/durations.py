@@ -1,0 +1,35 @@
+"""How long: '300 epochs', '10000 steps', '50M images', or '5%' of the whole."""
+
+import math
+import re
+from dataclasses import dataclass
+
+from vitlab.core.errors import ConfigError
+
+PATTERN = re.compile(r"\s*([0-9]*\.?[0-9]+)\s*([kM]?)\s*(steps?|epochs?|images?|%)?\s*")
+UNITS = {"": 1.0, "k": 1e3, "M": 1e6}
+
+
+@dataclass(frozen=True)
+class Pace:
+    """What turns a duration into steps: images a step, images an epoch."""
+
+    batch_size: int
+    epoch_size: int
+
+
+def steps(duration: str | int, pace: Pace, *, total: int | None = None) -> int:
+    """A duration in optimiser steps, rounded to the nearest; a bare number is steps, '%' is of `total`."""
+    match = PATTERN.fullmatch(str(duration))
+    if match is None:
+        raise ConfigError(f"'{duration}' is no duration; write '500 steps', '90 epochs', '10M images' or '5%'.")
+    amount = float(match[1]) * UNITS[match[2]]
+    unit = (match[3] or "steps").rstrip("s")
+    if unit == "%":
+        if total is None:
+            raise ConfigError(f"'{duration}': the whole cannot be a part of itself; give steps, epochs or images.")
+        return round(amount / 100 * total)
+    if unit == "step":
+        return round(amount)
+    images = amount * pace.epoch_size if unit == "epoch" else amount
+    return max(round(images / pace.batch_size), math.ceil(min(images, 1)))

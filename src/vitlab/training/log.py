@@ -1,0 +1,162 @@
+"""What a run writes while it runs: metrics.jsonl, TensorBoard, other trackers, and progress on the terminal."""
+
+import json
+import math
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Literal, Protocol, final
+
+from vitlab.core.errors import MissingDependencyError
+
+
+class Sink(Protocol):
+    """Somewhere that numbers go."""
+
+    def write(self, step: int, values: Mapping[str, float]) -> None: ...
+
+    def close(self) -> None: ...
+
+
+@final
+class JsonLines:
+    """One JSON object a line; on resumption the lines after the checkpoint's step are dropped."""
+
+    def __init__(self, path: Path, *, after: int) -> None:
+        kept = [line for line in _lines(path) if json.loads(line)["step"] <= after]
+        path.write_text("".join(kept), encoding="utf-8")
+        self._stream = path.open("a", encoding="utf-8")
+
+    def write(self, step: int, values: Mapping[str, float]) -> None:
+        finite = {name: value if math.isfinite(value) else None for name, value in values.items()}
+        self._stream.write(json.dumps({"step": step, **finite}) + "\n")
+        self._stream.flush()
+
+    def close(self) -> None:
+        self._stream.close()
+
+
+def _lines(path: Path) -> list[str]:
+    """The whole lines of a file; a line that a crash cut short is left out."""
+    if not path.exists():
+        return []
+    return [line for line in path.read_text(encoding="utf-8").splitlines(keepends=True) if line.endswith("}\n")]
+
+
+@final
+class TensorBoard:
+    """Event files beside the run; steps after `after` of an earlier start are purged."""
+
+    def __init__(self, folder: Path, *, after: int) -> None:
+        from torch.utils.tensorboard.writer import SummaryWriter
+
+        self._writer = SummaryWriter(str(folder), purge_step=after + 1)
+
+    def write(self, step: int, values: Mapping[str, float]) -> None:
+        for name, value in values.items():
+            self._writer.add_scalar(name, value, step)
+
+    def close(self) -> None:
+        self._writer.close()
+
+
+@final
+class Mlflow:
+    """MLflow, where it is installed."""
+
+    def __init__(self, name: str) -> None:
+        try:
+            import mlflow  # pyright: ignore[reportMissingImports]
+        except ImportError as error:
+            raise MissingDependencyError("tracker='mlflow' needs the package mlflow: pip install mlflow.") from error
+        self._mlflow = mlflow
+        mlflow.start_run(run_name=name)
+
+    def write(self, step: int, values: Mapping[str, float]) -> None:
+        self._mlflow.log_metrics(dict(values), step=step)
+
+    def close(self) -> None:
+        self._mlflow.end_run()
+
+
+@final
+class WeightsAndBiases:
+    """W&B, where it is installed."""
+
+    def __init__(self, name: str) -> None:
+        try:
+            import wandb  # pyright: ignore[reportMissingImports]
+        except ImportError as error:
+            raise MissingDependencyError("tracker='wandb' needs the package wandb: pip install wandb.") from error
+        self._run = wandb.init(name=name)
+
+    def write(self, step: int, values: Mapping[str, float]) -> None:
+        self._run.log(dict(values), step=step)
+
+    def close(self) -> None:
+        self._run.finish()
+
+
+def open_sinks(folder: Path, name: str, tracker: Literal["none", "mlflow", "wandb"], *, after: int) -> list[Sink]:
+    """A run's sinks, the two files always."""
+    sinks: list[Sink] = [JsonLines(folder / "metrics.jsonl", after=after), TensorBoard(folder, after=after)]
+    if tracker == "mlflow":
+        sinks.append(Mlflow(name))
+    elif tracker == "wandb":
+        sinks.append(WeightsAndBiases(name))
+    return sinks
+
+
+class ProgressView:
+    """A bar on a terminal, plain lines elsewhere: rate, loss, accuracy, time left."""
+
+    def __init__(self, total: int, start: int, *, shown: bool = True, every: float = 10.0) -> None:
+        self.total, self.shown, self.every = total, shown, every
+        self._last_line = -math.inf
+        self._bar = None
+        if shown and sys.stderr.isatty():
+            from rich.console import Console
+            from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+            columns = (BarColumn(None), MofNCompleteColumn(), TextColumn("{task.description}"), TimeRemainingColumn())
+            self._bar = Progress(*columns, console=Console(stderr=True))
+            self._task = self._bar.add_task("", total=total, completed=start)
+            self._bar.start()
+
+    def update(self, step: int, values: Mapping[str, float]) -> None:
+        words = _words(values)
+        if self._bar is not None:
+            self._bar.update(self._task, completed=step, description=words)
+        elif self.shown and (time.monotonic() - self._last_line >= self.every or step == self.total):
+            self._last_line = time.monotonic()
+            left = (self.total - step) * values.get("seconds a step", 0.0)
+            print(f"step {step}/{self.total}  {words}  {_clock(left)} left", file=sys.stderr, flush=True)
+
+    def say(self, text: str) -> None:
+        """A line above the bar."""
+        if not self.shown:
+            return
+        if self._bar is not None:
+            self._bar.console.print(text, highlight=False, markup=False)
+        else:
+            print(text, file=sys.stderr, flush=True)
+
+    def close(self) -> None:
+        if self._bar is not None:
+            self._bar.stop()
+
+
+def _words(values: Mapping[str, float]) -> str:
+    parts: Sequence[tuple[str, str]] = (
+        ("images a second", "{:,.0f} images/s"),
+        ("loss", "loss {:.3f}"),
+        ("accuracy", "accuracy {:.1%}"),
+    )
+    return "  ".join(form.format(values[name]) for name, form in parts if name in values)
+
+
+def _clock(seconds: float) -> str:
+    minutes, seconds = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02d}:{seconds:02d}" if hours else f"{minutes}:{seconds:02d}"

@@ -1,0 +1,136 @@
+"""The one loop: batches, steps, and what happens every so often."""
+
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+
+from vitlab.core.errors import Error
+from vitlab.training import checkpoints
+from vitlab.training.distribution import World, any_of, mean_over
+from vitlab.training.log import ProgressView, Sink
+from vitlab.training.run import Stop
+from vitlab.training.schedules import ResolvedSchedule
+from vitlab.training.state import State
+from vitlab.training.step import Stepper
+
+
+class DivergedError(Error):
+    """Loss or gradients were not finite for too many steps in a row."""
+
+
+@dataclass(frozen=True)
+class Intervals:
+    """Every how many steps; 0: never but at the end."""
+
+    log: int
+    evaluate: int
+    checkpoint: int
+
+
+@dataclass(frozen=True)
+class Ending:
+    """Why the loop ended: it was done, stopped early, or a signal came."""
+
+    reason: str  # 'done', 'early', 'signal'
+    status: int = 0
+
+
+Evaluate = Callable[[], Mapping[str, float]]
+SaveBest = Callable[[], None]
+
+
+def run(
+    state: State,
+    stepper: Stepper,
+    schedule: ResolvedSchedule,
+    rate: float,
+    intervals: Intervals,
+    *,
+    folder: Path,
+    world: World,
+    stop: Stop,
+    sinks: list[Sink],
+    view: ProgressView,
+    evaluate: Evaluate | None,
+    save_best: SaveBest,
+    patience: int | None,
+    max_skipped: int,
+    images_a_step: int,
+) -> Ending:
+    """Train from where the state stands to the end of the schedule."""
+    progress, started, since = state.progress, time.monotonic(), time.monotonic()
+    first, spent = progress.step, progress.seconds
+    while progress.step < schedule.total:
+        step = progress.step
+        stepper(step, rate * schedule.factor(step))
+        progress.step, progress.images_seen = step + 1, progress.images_seen + images_a_step
+        progress.seconds = spent + time.monotonic() - started
+        last = progress.step == schedule.total
+
+        if _due(progress.step, intervals.log, last):
+            elapsed, since = time.monotonic() - since, time.monotonic()
+            num = max(min(intervals.log or progress.step, progress.step - first), 1)
+            values = _means(stepper, world)
+            values["rate"] = rate * schedule.factor(step)
+            values["skipped"] = float(progress.skipped)
+            timing = {"seconds a step": elapsed / num, "images a second": num * images_a_step / elapsed}
+            for sink in sinks:
+                sink.write(progress.step, values | timing)
+            view.update(progress.step, values | timing)
+        if progress.skipped_in_a_row >= max_skipped:
+            raise _diverged(folder, stepper, progress.step, progress.skipped_in_a_row)
+        stopping = any_of(world, stop.signal is not None)
+        if evaluate is not None and not stopping and _due(progress.step, intervals.evaluate, last):
+            scores = evaluate()
+            for sink in sinks:
+                sink.write(progress.step, {f"val {name}": value for name, value in scores.items()})
+            better = progress.best_score is None or scores["score"] > progress.best_score
+            progress.stale = 0 if better else progress.stale + 1
+            if better:
+                progress.best_score, progress.best_step = scores["score"], progress.step
+                save_best()
+            view.say(f"step {progress.step}: {_scores(scores)}{'  (best so far)' if better else ''}")
+            since = time.monotonic()
+        early = patience is not None and progress.stale >= patience
+        if stopping or early or _due(progress.step, intervals.checkpoint, last):
+            stepper.keep()
+            checkpoints.write(folder / "checkpoints", state)
+            since = time.monotonic()
+        if stopping:
+            return Ending("signal", stop.status)
+        if early:
+            return Ending("early")
+    return Ending("done")
+
+
+def _due(step: int, interval: int, last: bool) -> bool:
+    return last or (interval > 0 and step % interval == 0)
+
+
+def _means(stepper: Stepper, world: World) -> dict[str, float]:
+    means = stepper.read()
+    if world.size == 1 or not means:
+        return means
+    together = mean_over(world, torch.tensor(list(means.values()), dtype=torch.float64, device=world.device))
+    return dict(zip(means, together.tolist(), strict=True))
+
+
+def _scores(scores: Mapping[str, float]) -> str:
+    accuracy = f"validation accuracy {scores['accuracy']:.2%}, " if "accuracy" in scores else ""
+    return f"{accuracy}loss {scores['loss']:.3f}"
+
+
+def _diverged(folder: Path, stepper: Stepper, step: int, limit: int) -> DivergedError:
+    path = folder / f"bad_batch_rank{stepper.world.rank}.pt"
+    batch = stepper.last_batch
+    assert batch is not None
+    torch.save({"step": step, "images": batch.images.cpu(), "targets": batch.targets.cpu()}, path)
+    kept = checkpoints.complete(folder / "checkpoints")
+    last = f"the last good checkpoint is {kept[-1][1]}" if kept else "there is no checkpoint yet"
+    return DivergedError(
+        f"Loss or gradients were not finite in {limit} steps in a row, up to step {step}: lower the rate or clip;"
+        f" {last}, and the last batch is in {path}."
+    )

@@ -1,0 +1,192 @@
+"""Optimisers, and which parameters get which rate and weight decay."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any, Literal, final
+
+import torch
+from torch import Tensor, nn
+
+from vitlab.core.errors import ConfigError
+from vitlab.models.contract import Model
+
+
+@dataclass(frozen=True, kw_only=True)
+class Optimiser:
+    """The update rule. Weight decay is decoupled, times the rate, and acts on kernels only.
+
+    `layer_decay` multiplies the rate once a layer counted from the head; `head_rate` multiplies the head's.
+    """
+
+    name: Literal["adamw", "sgd", "lamb", "lion", "muon"] = "adamw"
+    rate: float = 1e-3
+    weight_decay: float = 0.0
+    betas: tuple[float, float] = (0.9, 0.999)
+    eps: float = 1e-8
+    momentum: float = 0.9
+    layer_decay: float = 1.0
+    head_rate: float = 1.0
+    clip: float | None = None  # the largest global norm of the gradients
+    sam: float | None = None  # sharpness-aware minimisation: the radius rho
+    average: float | None = None  # the decay of the exponential average of weights
+
+
+@dataclass(frozen=True)
+class Kind:
+    """What decides a parameter's rate and decay."""
+
+    rate: float  # a factor of the schedule's rate
+    decays: bool
+    matrix: bool
+
+
+def kinds(model: Model, spec: Optimiser) -> dict[str, Kind]:
+    """The kind of every parameter that is trained: kernels decay; biases, norms, positions and tokens do not."""
+    kernels = {
+        f"{prefix}.weight" if prefix else "weight"
+        for prefix, module in model.named_modules()
+        if isinstance(module, nn.Linear | nn.Conv1d | nn.Conv2d)
+    }
+    found: dict[str, Kind] = {}
+    for name, parameter in model.named_parameters():
+        if parameter.requires_grad:
+            rate = spec.layer_decay ** (model.num_layers + 1 - model.layer_of(name))
+            in_head = name.startswith("head.")
+            found[name] = Kind(rate * (spec.head_rate if in_head else 1.0), name in kernels, parameter.ndim == 2)
+    return found
+
+
+def build(model: Model, extra: Iterable[nn.Parameter], spec: Optimiser) -> list[torch.optim.Optimizer]:
+    """The optimisers of a model and of an objective's own parameters: one, or with Muon one more for the matrices."""
+    if spec.rate <= 0:
+        raise ConfigError(f"The learning rate must be positive, not {spec.rate}.")
+    groups: dict[tuple[float, bool, bool], list[nn.Parameter]] = {}
+    kind_of = kinds(model, spec)
+    for name, parameter in model.named_parameters():
+        if name in kind_of:
+            kind = kind_of[name]
+            inner = kind.matrix and kind.decays and not name.startswith(("head.", "projection."))
+            groups.setdefault((kind.rate, kind.decays, inner), []).append(parameter)
+    for parameter in extra:
+        groups.setdefault((1.0, parameter.ndim >= 2, False), []).append(parameter)
+    if not groups:
+        raise ConfigError("No parameter is left to train: freeze less.")
+    settings = [
+        {"params": parameters, "rate": rate, "weight_decay": spec.weight_decay if decays else 0.0, "inner": inner}
+        for (rate, decays, inner), parameters in groups.items()
+    ]
+    if spec.name != "muon":
+        return [_one(spec.name, settings, spec)]
+    inner = [group for group in settings if group["inner"]]
+    outer = [group for group in settings if not group["inner"]]
+    return [_one(name, part, spec) for name, part in (("muon", inner), ("adamw", outer)) if part]
+
+
+def _one(name: str, groups: list[dict[str, Any]], spec: Optimiser) -> torch.optim.Optimizer:
+    on_gpu = groups[0]["params"][0].is_cuda
+    rate: Any = torch.tensor(spec.rate, device=groups[0]["params"][0].device) if on_gpu else spec.rate
+    if name == "adamw":
+        return torch.optim.AdamW(groups, lr=rate, betas=spec.betas, eps=spec.eps, fused=True, capturable=on_gpu)
+    if name == "sgd":
+        if spec.weight_decay:
+            raise ConfigError("SGD is the paper's, without weight decay (torch's would be coupled): set it to 0.")
+        return torch.optim.SGD(groups, lr=rate, momentum=spec.momentum, fused=True)
+    if name == "lamb":
+        return Lamb(groups, lr=spec.rate, betas=spec.betas, eps=spec.eps)
+    if name == "lion":
+        return Lion(groups, lr=spec.rate, betas=spec.betas)
+    return torch.optim.Muon(groups, lr=spec.rate, momentum=spec.momentum, adjust_lr_fn="match_rms_adamw")
+
+
+def set_rate(optimisers: Iterable[torch.optim.Optimizer], rate: float) -> None:
+    """The schedule's rate, times each group's own factor."""
+    for optimiser in optimisers:
+        for group in optimiser.param_groups:
+            if isinstance(group["lr"], Tensor):
+                group["lr"].fill_(rate * group["rate"])
+            else:
+                group["lr"] = rate * group["rate"]
+
+
+@final
+class Lamb(torch.optim.Optimizer):
+    """Adam's step, each tensor's scaled to the norm of its weights (arXiv 1904.00962).
+
+    As DeiT III uses it: bias-corrected, the decay inside the step, and no scaling where there is no decay.
+    """
+
+    def __init__(self, params: Any, lr: float, betas: tuple[float, float] = (0.9, 0.999), eps: float = 1e-8) -> None:
+        super().__init__(params, {"lr": lr, "betas": betas, "eps": eps, "weight_decay": 0.0})
+
+    @torch.no_grad()
+    def step(self, closure: Any = None) -> None:  # pyright: ignore[reportIncompatibleMethodOverride]
+        assert closure is None
+        for group in self.param_groups:
+            (first, second), decay = group["betas"], group["weight_decay"]
+            for p in (p for p in group["params"] if p.grad is not None):
+                state = self.state[p]
+                if not state:
+                    state["step"] = torch.zeros(())
+                    state["mean"], state["square"] = torch.zeros_like(p), torch.zeros_like(p)
+                state["step"] += 1
+                count = state["step"].item()
+                state["mean"].lerp_(p.grad, 1 - first)
+                state["square"].mul_(second).addcmul_(p.grad, p.grad, value=1 - second)
+                root = (state["square"] / (1 - second**count)).sqrt_().add_(group["eps"])
+                update = (state["mean"] / (1 - first**count)).div_(root)
+                if decay:
+                    update.add_(p, alpha=decay)
+                    sizes = p.norm(), update.norm()
+                    update.mul_(torch.where((sizes[0] > 0) & (sizes[1] > 0), sizes[0] / sizes[1], 1.0))
+                p.add_(update, alpha=-float(group["lr"]))
+
+
+@final
+class Lion(torch.optim.Optimizer):
+    """The sign of an interpolated momentum (arXiv 2302.06675); weight decay decoupled."""
+
+    def __init__(self, params: Any, lr: float, betas: tuple[float, float] = (0.9, 0.99)) -> None:
+        super().__init__(params, {"lr": lr, "betas": betas, "weight_decay": 0.0})
+
+    @torch.no_grad()
+    def step(self, closure: Any = None) -> None:  # pyright: ignore[reportIncompatibleMethodOverride]
+        assert closure is None
+        for group in self.param_groups:
+            parameters = [p for p in group["params"] if p.grad is not None]
+            if not parameters:
+                continue
+            gradients = [p.grad for p in parameters]
+            for p in parameters:
+                if not self.state[p]:
+                    self.state[p]["momentum"] = torch.zeros_like(p)
+            momenta = [self.state[p]["momentum"] for p in parameters]
+            first, second = group["betas"]
+            updates = torch._foreach_lerp(momenta, gradients, 1 - first)
+            torch._foreach_sign_(updates)
+            torch._foreach_mul_(parameters, 1 - float(group["lr"]) * group["weight_decay"])
+            torch._foreach_add_(parameters, updates, alpha=-float(group["lr"]))
+            torch._foreach_lerp_(momenta, gradients, 1 - second)
+
+
+@final
+class Perturbation:
+    """SAM's step uphill: w + rho g / |g|, and back. The loop asks for the gradients again in between."""
+
+    def __init__(self, parameters: Iterable[nn.Parameter], radius: float) -> None:
+        self.parameters, self.radius = [p for p in parameters if p.requires_grad], radius
+        self.origins: list[Tensor] = []
+
+    @torch.no_grad()
+    def uphill(self) -> None:
+        gradients = [p.grad for p in self.parameters if p.grad is not None]
+        norm = torch.nn.utils.get_total_norm(gradients)
+        self.origins = [p.detach().clone() for p in self.parameters]
+        for p in self.parameters:
+            if p.grad is not None:
+                p.add_(p.grad * (self.radius / (norm + 1e-12)))
+
+    @torch.no_grad()
+    def back(self) -> None:
+        for p, origin in zip(self.parameters, self.origins, strict=True):
+            p.copy_(origin)
+        self.origins = []

@@ -1,0 +1,257 @@
+"""From a recipe to what the loop needs: data in parts, a model for its classes, and feeds."""
+
+import contextlib
+import os
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from vitlab.core.config import parse_assignments
+from vitlab.core.errors import ConfigError, Error
+from vitlab.core.preprocess import Preprocess
+from vitlab.core.random import key, torch_seed
+from vitlab.data.augmentation import erase, mix
+from vitlab.data.contract import DataSet, Split
+from vitlab.data.loader import Loader, evaluation_batches
+from vitlab.data.open import hold_out, open_data
+from vitlab.data.order import Order, balanced_weights
+from vitlab.data.resident import ResidentFeed, common_size, load_pixels, whole_pictures
+from vitlab.models.contract import Model
+from vitlab.models.create import create
+from vitlab.objectives.supervised import Supervised, one_hot
+from vitlab.training.adapters import choose
+from vitlab.training.distribution import World
+from vitlab.training.recipe import ModelChoice, Recipe
+from vitlab.training.step import Feed
+from vitlab.weights.load import load
+
+RESIDENT_LIMIT = {"cuda": 0.25, "cpu": 0.1}  # the share of the device's memory that a resident set may take
+RESIDENT_SIDE = 96  # px; larger pictures are stored encoded, and decoded in workers
+
+
+@dataclass(frozen=True)
+class Parts:
+    """What is trained on, what selects, and what is only reported on."""
+
+    train: Split
+    val: Split | None
+    test: Split | None
+
+
+def divide(dataset: DataSet) -> Parts:
+    """The parts of a set, checked for what training needs."""
+    train = dataset.splits.get("train")
+    if train is None or len(train) == 0:
+        raise Error(f"{dataset.name} has no training images.")
+    if dataset.num_classes < 2:
+        raise Error(f"{dataset.name} has one class only ('{dataset.classes[0]}'): a classifier needs two or more.")
+    return Parts(train, dataset.splits.get("val"), dataset.splits.get("test"))
+
+
+def open_parts(recipe: Recipe) -> DataSet:
+    """The recipe's data; where it has no validation part, a fraction of train is held out for it."""
+    dataset = open_data(recipe.data.source, val_fraction=recipe.data.val_fraction)
+    if "val" not in dataset.splits and "train" in dataset.splits:
+        dataset = hold_out(dataset, recipe.data.val_fraction)
+    return dataset
+
+
+def build_model(recipe: Recipe, dataset: DataSet) -> Model:
+    """The recipe's model for the data's classes, its head at zero, initialised by the seed."""
+    spec = recipe.model
+    fields = _fields(spec)
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(torch_seed(recipe.seed, "initialise"))
+        make = load if spec.pretrained else create
+        model = make(spec.source, num_classes=dataset.num_classes, image_size=spec.image_size, **fields)
+        if spec.representation:
+            representation = {"representation": model.config.width}
+            model = make(
+                spec.source,
+                num_classes=dataset.num_classes,
+                image_size=spec.image_size,
+                **(fields | representation),
+            )
+        choose(model, spec.train_only, spec.lora)
+    model.labels = dataset.classes
+    if recipe.loss.head_bias:
+        for name, parameter in model.head.named_parameters():
+            if name.endswith("bias"):
+                torch.nn.init.constant_(parameter, recipe.loss.head_bias)
+    return model
+
+
+def build_objective(recipe: Recipe, parts: Parts, num_classes: int) -> Supervised:
+    """The recipe's loss; class weights are the inverse of the training counts, 1 on average."""
+    weights = None
+    if recipe.loss.class_weights:
+        counts = np.maximum(parts.train.counts(num_classes), 1)
+        weights = torch.tensor(counts.sum() / (num_classes * counts), dtype=torch.float32)
+    return Supervised(recipe.loss.kind, label_smoothing=recipe.loss.label_smoothing, class_weights=weights)
+
+
+def resident_pixels(recipe: Recipe, split: Split, device: torch.device, say: Callable[[str], None]) -> Tensor | None:
+    """The split's bytes on the device where the recipe wants them there, or where they fit and it does not say."""
+    wanted = recipe.data.resident
+    if wanted is False:
+        return None
+    size = common_size(split)
+    if size is None or (wanted is None and (max(size) > RESIDENT_SIDE or _too_large(split, size, device))):
+        if wanted:
+            raise ConfigError("data.resident needs images of one size that fit in memory: leave it out for this set.")
+        return None
+    say(f"Reading {len(split)} images of {size[0]} x {size[1]} into memory.")
+    pixels = load_pixels(split)
+    return None if pixels is None else pixels.to(device)
+
+
+def _too_large(split: Split, size: tuple[int, int], device: torch.device) -> bool:
+    total = torch.cuda.mem_get_info(device)[1] if device.type == "cuda" else 16 * 2**30
+    return len(split) * 3 * size[0] * size[1] > RESIDENT_LIMIT[device.type] * total
+
+
+def build_feed(
+    recipe: Recipe,
+    split: Split,
+    pixels: Tensor | None,
+    preprocess: Preprocess,
+    num_classes: int,
+    world: World,
+    start: int,
+) -> Feed:
+    """Training batches from `start` on: made on the device, or by worker processes."""
+    weights = balanced_weights(split.labels) if recipe.data.balanced else None
+    order = Order(recipe.seed, len(split), repeats=recipe.data.repeats, weights=weights)
+    if pixels is not None:
+        targets = one_hot(torch.from_numpy(split.labels).to(world.device), num_classes)
+        return ResidentFeed(
+            pixels,
+            targets,
+            preprocess=preprocess,
+            augmentation=recipe.augmentation,
+            order=order,
+            batch_size=recipe.batch_size,
+            seed=recipe.seed,
+            rank=world.rank,
+            world=world.size,
+        )
+    return LoaderFeed(recipe, split, preprocess, order, num_classes, world, start)
+
+
+class LoaderFeed:
+    """Batches that worker processes decode and augment; normalised, erased and mixed on the device."""
+
+    def __init__(
+        self,
+        recipe: Recipe,
+        split: Split,
+        preprocess: Preprocess,
+        order: Order,
+        num_classes: int,
+        world: World,
+        start: int,
+    ) -> None:
+        self.loader = Loader(
+            split,
+            size=preprocess.size,
+            augmentation=recipe.augmentation,
+            order=order,
+            batch_size=recipe.batch_size,
+            num_workers=workers(recipe),
+            seed=recipe.seed,
+            rank=world.rank,
+            world=world.size,
+            start_step=start,
+            pin_memory=world.device.type == "cuda",
+            max_damaged=recipe.data.max_unreadable,
+        )
+        self._batches = iter(self.loader)
+        self._next = start
+        self.key = key(recipe.seed, "augment")
+        self.augmentation, self.preprocess = recipe.augmentation, preprocess
+        self.num_classes, self.device = num_classes, world.device
+
+    def batch(self, step: int) -> tuple[Tensor, Tensor]:
+        assert step == self._next, "a loader gives its batches in order"
+        self._next += 1
+        loaded = next(self._batches)
+        places = loaded.places.to(self.device)
+        images = self.preprocess.normalise(loaded.images.to(self.device, non_blocking=True))
+        targets = one_hot(loaded.labels.to(self.device), self.num_classes)
+        images = erase(self.augmentation, images, places, self.key)
+        return mix(self.augmentation, images, targets, places, self.key)
+
+    def close(self) -> None:
+        self.loader.close()
+
+
+def score(
+    model: Model, split: Split, pixels: Tensor | None, recipe: Recipe, world: World, autocast: Callable[[], Any]
+) -> dict[str, float]:
+    """Accuracy and loss over a split, each sample once; `score` is what selects: accuracy, or minus the loss."""
+    sums = torch.zeros(3, dtype=torch.float64, device=world.device)  # loss, right, count
+    objective = Supervised(recipe.loss.kind)
+    with torch.inference_mode(), autocast(), _evaluating(model):
+        for images, labels in _evaluation(model, split, pixels, recipe, world):
+            logits = model(images).float()
+            targets = one_hot(labels, logits.shape[-1])
+            sums[0] += objective.losses(logits, targets).sum()
+            sums[1] += objective.right(logits, targets).sum()
+            sums[2] += len(labels)
+    if world.size > 1:
+        torch.distributed.all_reduce(sums)
+    loss, right, count = sums.tolist()
+    accuracy = right / count
+    return {"score": accuracy, "accuracy": accuracy, "loss": loss / count, "count": count}
+
+
+def _evaluation(
+    model: Model, split: Split, pixels: Tensor | None, recipe: Recipe, world: World
+) -> Iterator[tuple[Tensor, Tensor]]:
+    """A process's share of a split, each sample in one process only."""
+    size = max(recipe.batch_size // world.size, 1)
+    if pixels is None:
+        batches = evaluation_batches(
+            split,
+            model.preprocess,
+            batch_size=size * world.size,
+            num_workers=workers(recipe),
+            rank=world.rank,
+            world=world.size,
+            max_damaged=recipe.data.max_unreadable,
+        )
+        for batch in batches:
+            images = model.preprocess.normalise(batch.images[batch.counts].to(world.device))
+            yield images, batch.labels[batch.counts].to(world.device)
+        return
+    labels = torch.from_numpy(split.labels).to(world.device)
+    for start in range(world.rank * size, len(split), world.size * size):
+        chosen = slice(start, start + size)
+        yield whole_pictures(pixels[chosen], model.preprocess), labels[chosen]
+
+
+def workers(recipe: Recipe) -> int:
+    """How many processes decode."""
+    return recipe.data.workers if recipe.data.workers is not None else min(os.cpu_count() or 1, 16)
+
+
+@contextlib.contextmanager
+def _evaluating(model: Model) -> Iterator[None]:
+    model.eval()
+    try:
+        yield
+    finally:
+        model.train()
+
+
+def _fields(spec: ModelChoice) -> dict[str, Any]:
+    """The fields of the model's configuration that a recipe sets; what is at its default is the model's own."""
+    fields: dict[str, Any] = {}
+    for name in ("dropout", "attention_dropout", "drop_path", "checkpoint_blocks"):
+        if value := getattr(spec, name):
+            fields[name] = value
+    return fields | parse_assignments(spec.set, where="model.set")

@@ -1,0 +1,74 @@
+"""The complete, typed configuration of a run; named ones are in vitlab.recipes."""
+
+from dataclasses import dataclass, field
+from typing import Literal
+
+from vitlab.data.augmentation import Augmentation
+from vitlab.training.optimisers import Optimiser
+from vitlab.training.schedules import Schedule
+
+
+@dataclass(frozen=True, kw_only=True)
+class ModelChoice:
+    """Which model: a row of the zoo with fresh weights, or a source of trained ones."""
+
+    source: str = "vit-digits"
+    pretrained: bool = False  # weights from `source`, with a zero head for the data's classes
+    image_size: int | None = None
+    dropout: float = 0.0
+    attention_dropout: float = 0.0
+    drop_path: float = 0.0
+    representation: bool = False  # the paper's pre-training head: a hidden layer of width D with tanh
+    checkpoint_blocks: bool = False
+    set: tuple[str, ...] = ()  # other fields of the model's configuration, as 'positions=relative'
+    train_only: Literal["all", "head"] = "all"
+    lora: int | None = None  # low-rank adapters of this rank on every layer's products; the rest is frozen
+
+
+@dataclass(frozen=True, kw_only=True)
+class DataChoice:
+    """Which data, and how it is read."""
+
+    source: str = "digits"
+    val_fraction: float = 0.1  # of train, held out where the set has no validation part; 0: none
+    workers: int | None = None  # decoding processes; None: one a core, 0: none
+    resident: bool | None = None  # the whole set decoded on the device; None: where it fits
+    balanced: bool = False  # every class drawn equally often
+    repeats: int = 1  # repeated augmentation
+    max_unreadable: float = 0.01  # the fraction of files that may be unreadable
+
+
+@dataclass(frozen=True, kw_only=True)
+class Loss:
+    """Cross-entropy over classes that exclude each other (softmax) or do not (sigmoid)."""
+
+    kind: Literal["softmax", "sigmoid"] = "softmax"
+    label_smoothing: float = 0.0
+    class_weights: bool = False  # weigh classes by the inverse of their counts
+    head_bias: float = 0.0  # where the head's bias starts; -10 with the sigmoid in the official code
+
+
+@dataclass(frozen=True, kw_only=True)
+class Recipe:
+    """Everything that decides what a run computes, and how often it reports."""
+
+    name: str = "custom"
+    model: ModelChoice = field(default_factory=ModelChoice)
+    data: DataChoice = field(default_factory=DataChoice)
+    augmentation: Augmentation = field(default_factory=Augmentation)
+    loss: Loss = field(default_factory=Loss)
+    optimiser: Optimiser = field(default_factory=Optimiser)
+    schedule: Schedule = field(default_factory=Schedule)
+    batch_size: int = 128  # images an optimiser step, over all processes
+    accumulate: int = 1  # parts that a process's share of the batch is computed in
+    seed: int = 0
+    precision: Literal["auto", "float32", "bf16"] = "auto"  # auto: bf16 on a GPU
+    compile: bool = False
+    spread: Literal["replicate", "shard"] = "replicate"  # over processes: copies (DDP) or shards (FSDP2)
+    evaluate_every: str = "1 epoch"
+    checkpoint_every: str = "1 epoch"
+    log_every: str = "20 steps"
+    patience: int | None = None  # evaluations without a better score before the run stops early
+    max_skipped: int = 10  # steps in a row that may be skipped because something was not finite
+    keep: Literal["best", "last"] = "best"  # which weights become `model/`; best: by the held-out part
+    tracker: Literal["none", "mlflow", "wandb"] = "none"

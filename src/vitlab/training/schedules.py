@@ -1,0 +1,68 @@
+"""Learning-rate schedules: pure functions from a step to a factor of the base rate."""
+
+import math
+from dataclasses import dataclass
+from typing import Literal
+
+from vitlab.core.errors import ConfigError
+from vitlab.training.durations import Pace, steps
+
+
+@dataclass(frozen=True, kw_only=True)
+class Schedule:
+    """Linear warm-up from zero, then a decay to `end` times the base rate.
+
+    linear, cosine: to the end of the run. rsqrt: sqrt(timescale / step), with a linear cool-down at the end.
+    """
+
+    kind: Literal["linear", "cosine", "rsqrt", "constant"] = "cosine"
+    total: str = "100 epochs"
+    warmup: str = "5%"
+    cooldown: str = "0 steps"  # rsqrt and constant
+    timescale: str = "10k steps"  # rsqrt
+    end: float = 0.0
+
+
+@dataclass(frozen=True)
+class ResolvedSchedule:
+    """A schedule in steps."""
+
+    kind: str
+    total: int
+    warmup: int
+    cooldown: int
+    timescale: int
+    end: float
+
+    def factor(self, step: int) -> float:
+        """The factor for the update that takes the run from `step` to `step + 1`."""
+        if step < self.warmup:
+            return (step + 1) / self.warmup
+        done = min((step - self.warmup) / max(self.total - self.warmup, 1), 1.0)
+        if self.kind == "linear":
+            return self.end + (1 - self.end) * (1 - done)
+        if self.kind == "cosine":
+            return self.end + (1 - self.end) * 0.5 * (1 + math.cos(math.pi * done))
+        base = 1.0
+        if self.kind == "rsqrt":
+            base = math.sqrt(self.timescale / max(step - self.warmup + self.timescale, 1))
+        left = (self.total - step) / self.cooldown if self.cooldown else 1.0
+        return self.end + (base - self.end) * min(left, 1.0)
+
+
+def resolve(schedule: Schedule, pace: Pace) -> ResolvedSchedule:
+    """The schedule in steps, or an error where its parts do not fit the whole."""
+    total = steps(schedule.total, pace)
+    warmup = steps(schedule.warmup, pace, total=total)
+    cooldown = steps(schedule.cooldown, pace, total=total)
+    if total < 1:
+        raise ConfigError(f"A run of '{schedule.total}' has no steps with batches of {pace.batch_size}.")
+    if warmup + cooldown > total:
+        raise ConfigError(
+            f"Warm-up ({warmup} steps) and cool-down ({cooldown}) exceed the run ({total} steps): shorten them."
+        )
+    if not 0 <= schedule.end <= 1:
+        raise ConfigError(f"schedule.end is a factor of the base rate between 0 and 1, not {schedule.end}.")
+    return ResolvedSchedule(
+        schedule.kind, total, warmup, cooldown, steps(schedule.timescale, pace, total=total), schedule.end
+    )

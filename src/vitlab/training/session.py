@@ -1,0 +1,233 @@
+"""A run from its recipe to its end: new or resumed, alone or among several processes."""
+
+import contextlib
+import dataclasses
+import functools
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+from vitlab.core.config import from_dict, to_dict
+from vitlab.data.contract import DataSet
+from vitlab.data.description import describe
+from vitlab.data.jpeg import decoder_name
+from vitlab.training import checkpoints, loop, prepare
+from vitlab.training.adapters import merged
+from vitlab.training.average import Average
+from vitlab.training.captured import CapturedStepper, can_capture
+from vitlab.training.distribution import World, join, spread
+from vitlab.training.durations import Pace, steps
+from vitlab.training.log import ProgressView, open_sinks
+from vitlab.training.optimisers import build
+from vitlab.training.recipe import Recipe
+from vitlab.training.run import RunError, Stop, differences, environment, locked, read_json, write_json
+from vitlab.training.schedules import resolve
+from vitlab.training.state import State
+from vitlab.training.step import Stepper
+from vitlab.weights.load import save
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What became of a run; `status` is the exit status of the command line."""
+
+    folder: Path
+    reason: str
+    status: int
+    step: int
+    scores: Mapping[str, float]
+
+
+def train(recipe: Recipe, folder: Path, *, device: str | None = None, show: bool = True) -> Outcome:
+    """A new run in a folder that holds none yet."""
+    if (folder / "recipe.json").exists():
+        raise RunError(f"{folder} holds a run already: go on with it (--resume), or choose another folder.")
+    return _run(recipe, folder, device=device, show=show)
+
+
+def resume(folder: Path, *, recipe: Recipe | None = None, device: str | None = None, show: bool = True) -> Outcome:
+    """Go on with a run from its last checkpoint; a recipe that differs from the run's is refused."""
+    saved = read_json(folder / "recipe.json")
+    same = from_dict(Recipe, saved, where=str(folder / "recipe.json"))
+    if recipe is not None and (changed := differences(saved, to_dict(recipe))):
+        raise RunError(f"The recipe is not the one that {folder} was started with: {'; '.join(changed)}.")
+    return _run(same, folder, device=device, show=show)
+
+
+def _run(recipe: Recipe, folder: Path, *, device: str | None, show: bool) -> Outcome:
+    stop = Stop()
+    with contextlib.ExitStack() as stack:
+        world = stack.enter_context(join(device))
+        if world.first:
+            stack.enter_context(locked(folder))
+        stack.enter_context(stop.listening())
+        if world.size > 1:
+            torch.distributed.barrier()
+        dataset = prepare.open_parts(recipe)
+        if world.first:
+            _record(recipe, folder, dataset)
+        return _train(recipe, folder, dataset, world, stop, show=show and world.first, stack=stack)
+
+
+def _record(recipe: Recipe, folder: Path, dataset: DataSet) -> None:
+    """Write what the run is, or check that it still is what it was."""
+    data = {"name": dataset.name, "fingerprint": dataset.fingerprint, "classes": list(dataset.classes)}
+    if (folder / "data.json").exists():
+        if read_json(folder / "data.json")["fingerprint"] != dataset.fingerprint:
+            raise RunError(
+                f"The data ({recipe.data.source}) changed since {folder} was started: bring the old state back, or"
+                " start a new run."
+            )
+        return
+    write_json(folder / "recipe.json", to_dict(recipe))
+    write_json(folder / "environment.json", environment(decoder_name()))
+    write_json(folder / "data.json", data)
+
+
+def _train(
+    recipe: Recipe,
+    folder: Path,
+    dataset: DataSet,
+    world: World,
+    stop: Stop,
+    *,
+    show: bool,
+    stack: contextlib.ExitStack,
+) -> Outcome:
+    parts = prepare.divide(dataset)
+    pace = Pace(recipe.batch_size, len(parts.train))
+    schedule = resolve(recipe.schedule, pace)
+    view = ProgressView(schedule.total, 0, shown=show)
+    stack.callback(view.close)
+    for line in describe(dataset).lines():
+        view.say(line)
+
+    model = prepare.build_model(recipe, dataset).to(world.device).train()
+    objective = prepare.build_objective(recipe, parts, dataset.num_classes).to(world.device)
+    autocast = _autocast(recipe, world)
+    module = spread(model, world, recipe.spread, _dtype(recipe, world))
+    optimisers = build(model, objective.parameters(), recipe.optimiser)
+    average = None if recipe.optimiser.average is None else Average(model, recipe.optimiser.average)
+    state = State(model, objective, optimisers, average)
+    if kept := checkpoints.complete(folder / "checkpoints"):
+        checkpoints.read(kept[-1][1], state)
+        view.say(f"Going on from step {state.progress.step}.")
+    if recipe.compile:
+        module.compile()
+
+    pixels = {
+        name: None if split is None else prepare.resident_pixels(recipe, split, world.device, view.say)
+        for name, split in (("train", parts.train), ("val", parts.val), ("test", parts.test))
+    }
+    feed = prepare.build_feed(
+        recipe, parts.train, pixels["train"], model.preprocess, dataset.num_classes, world, state.progress.step
+    )
+    stack.callback(feed.close)
+    arguments: dict[str, Any] = {
+        "state": state,
+        "module": module,
+        "feed": feed,
+        "spec": recipe.optimiser,
+        "accumulate": recipe.accumulate,
+        "seed": recipe.seed,
+        "world": world,
+        "autocast": autocast,
+    }
+    stepper = CapturedStepper(**arguments) if can_capture(arguments) else Stepper(**arguments)
+    sinks = open_sinks(folder, recipe.name, recipe.tracker, after=state.progress.step) if world.first else []
+    for sink in sinks:
+        stack.callback(sink.close)
+    every = {
+        name: steps(getattr(recipe, f"{name}_every"), pace, total=schedule.total)
+        for name in ("log", "evaluate", "checkpoint")
+    }
+
+    def evaluate(name: str) -> Mapping[str, float]:
+        split = getattr(parts, name)
+        with _averaged(state):
+            return prepare.score(model, split, pixels[name], recipe, world, autocast)
+
+    def save_model() -> None:
+        with _averaged(state):
+            _export(model, folder / "model", world)
+
+    ending = loop.run(
+        state,
+        stepper,
+        schedule,
+        recipe.optimiser.rate,
+        loop.Intervals(every["log"], every["evaluate"], every["checkpoint"]),
+        folder=folder,
+        world=world,
+        stop=stop,
+        sinks=sinks,
+        view=view,
+        evaluate=functools.partial(evaluate, "val") if parts.val is not None else None,
+        save_best=save_model if recipe.keep == "best" else lambda: None,
+        patience=recipe.patience,
+        max_skipped=recipe.max_skipped,
+        images_a_step=recipe.batch_size,
+    )
+    scores: dict[str, float] = {}
+    if ending.reason != "signal":
+        if recipe.keep == "last" or parts.val is None:
+            save_model()
+        if parts.test is not None:
+            scores = {f"test {name}": value for name, value in evaluate("test").items()}
+        if state.progress.best_score is not None:
+            scores["best val score"] = state.progress.best_score
+        if world.first:
+            write_json(
+                folder / "result.json", {**scores, **dataclasses.asdict(state.progress), "reason": ending.reason}
+            )
+    return Outcome(folder, ending.reason, ending.status, state.progress.step, scores)
+
+
+@contextlib.contextmanager
+def _averaged(state: State) -> Any:
+    """The averaged weights in the model's place, where there are any."""
+    if state.average is not None:
+        state.average.swap()
+    try:
+        yield
+    finally:
+        if state.average is not None:
+            state.average.swap()
+
+
+def _export(model: nn.Module, path: Path, world: World) -> None:
+    """The model in the native format, adapters folded in."""
+    import copy
+
+    whole = copy.deepcopy(model) if world.size == 1 or not hasattr(model, "unshard") else _gathered(model)
+    merged(whole)
+    if world.first:
+        save(whole.cpu(), path)  # pyright: ignore[reportArgumentType]
+
+
+def _gathered(model: nn.Module) -> nn.Module:
+    from torch.distributed.checkpoint.state_dict import StateDictOptions, get_model_state_dict
+
+    from vitlab.models.create import empty_model
+
+    weights = get_model_state_dict(model, options=StateDictOptions(full_state_dict=True, cpu_offload=True))
+    whole = empty_model(model.config, model.preprocess)  # pyright: ignore[reportArgumentType]
+    if weights:
+        whole.load_state_dict(weights, assign=True)
+    whole.labels = model.labels  # pyright: ignore[reportAttributeAccessIssue]
+    return whole
+
+
+def _dtype(recipe: Recipe, world: World) -> torch.dtype:
+    bf16 = recipe.precision == "bf16" or (recipe.precision == "auto" and world.device.type == "cuda")
+    return torch.bfloat16 if bf16 else torch.float32
+
+
+def _autocast(recipe: Recipe, world: World) -> Any:
+    if _dtype(recipe, world) is torch.float32 or recipe.spread == "shard":
+        return contextlib.nullcontext
+    return functools.partial(torch.autocast, world.device.type, torch.bfloat16)

@@ -1,0 +1,68 @@
+"""The state of a run, one object: everything that a resumed run needs to go on as if nothing had happened."""
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import nn
+from torch.distributed.checkpoint.state_dict import get_state_dict, set_state_dict
+
+from vitlab.models.contract import Model
+from vitlab.objectives.contract import Objective
+from vitlab.training.average import Average
+
+
+@dataclass
+class Progress:
+    """What is counted beside the tensors."""
+
+    step: int = 0
+    skipped: int = 0  # steps left out because loss or gradients were not finite
+    skipped_in_a_row: int = 0
+    best_score: float | None = None
+    best_step: int | None = None
+    stale: int = 0  # evaluations since the best one
+    seconds: float = 0.0
+    sums: dict[str, float] = field(default_factory=dict)  # of the metrics since they were last logged
+    summed: int = 0  # the steps in those sums
+    images_seen: int = 0
+
+
+@dataclass
+class State:
+    """Model, objective, optimisers, averaged weights and counters."""
+
+    model: Model
+    objective: Objective
+    optimisers: list[torch.optim.Optimizer]
+    average: Average | None
+    progress: Progress = field(default_factory=Progress)
+
+    def tensors(self) -> dict[str, Any]:
+        """The tensors under full names, the same however many processes hold them."""
+        modules = _Both(self.model, self.objective)
+        model, optimiser = get_state_dict(modules, self.optimisers)
+        averaged = {} if self.average is None else _named(self.model, self.average.values)
+        return {"model": model, "optimiser": optimiser, "average": averaged}
+
+    def restore(self, tensors: dict[str, Any]) -> None:
+        """Take over what `tensors` gave, after it has been read back in place."""
+        modules = _Both(self.model, self.objective)
+        set_state_dict(
+            modules, self.optimisers, model_state_dict=tensors["model"], optim_state_dict=tensors["optimiser"]
+        )
+        if self.average is not None:
+            for value, read in zip(self.average.values, tensors["average"].values(), strict=True):
+                value.copy_(read)
+
+
+class _Both(nn.Module):
+    """Model and objective under one roof, so that one optimiser over both has names for all its parameters."""
+
+    def __init__(self, model: nn.Module, objective: nn.Module) -> None:
+        super().__init__()
+        self.model, self.objective = model, objective
+
+
+def _named(model: nn.Module, values: list[torch.Tensor]) -> dict[str, torch.Tensor]:
+    return {name: value for (name, _), value in zip(model.named_parameters(), values, strict=True)}

@@ -1,0 +1,184 @@
+"""`load` and `save`: any source to a model, and a model to any format."""
+
+import functools
+import logging
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from vitlab.core.config import check_names, replace
+from vitlab.core.errors import CheckpointError, near_matches, unknown_name
+from vitlab.core.preprocess import Preprocess
+from vitlab.models.contract import Model
+from vitlab.models.create import as_size, empty_model
+from vitlab.models.zoo import ZOO
+from vitlab.weights import hub, surgery
+from vitlab.weights.format import Contents, Format, Location
+from vitlab.weights.imagenet import imagenet_labels
+from vitlab.weights.mapping import LoadReport, Rule, check_finite, check_shape
+from vitlab.weights.native import Native
+from vitlab.weights.published import PUBLISHED
+from vitlab.weights.tensors import open_folder, open_tensors, read_json
+
+logger = logging.getLogger("vitlab")
+
+
+@functools.cache
+def formats() -> dict[str, Format]:
+    """Every format by name, in the order in which they are asked whether a checkpoint is theirs."""
+    from vitlab.weights.big_vision import BigVision
+    from vitlab.weights.google import Google
+    from vitlab.weights.hf import HuggingFace
+    from vitlab.weights.timm import Timm
+    from vitlab.weights.torchvision import Torchvision
+
+    return {item.name: item for item in (Native(), Google(), BigVision(), Timm(), HuggingFace(), Torchvision())}
+
+
+def load(
+    source: str | Path,
+    *,
+    num_classes: int | None = None,
+    image_size: int | tuple[int, int] | None = None,
+    **config: Any,
+) -> Model:
+    """A model with weights from any source that DESIGN calls one; keywords change fields of its configuration.
+
+    Head and positions adapt to `num_classes` and `image_size`. What was adapted, assumed or not used is in
+    `model.load_report` and logged as warnings.
+    """
+    location = locate(source)
+    changes = dict(config) if image_size is None else {"image_size": as_size(image_size), **config}
+    contents = _read(location, changes)
+    if num_classes is not None:
+        changes = surgery.transfer_config(contents.config, num_classes) | changes
+    new = replace(contents.config, changes, where=location.where)
+    preprocess = contents.preprocess or Preprocess(size=contents.config.image_size)
+    if "image_size" in changes:  # without it they may differ: DINOv2's positions are for 518 px, its inputs 224
+        preprocess = preprocess.with_size(new.image_size)
+    model = empty_model(new, preprocess)
+    report = LoadReport(assumed=list(contents.assumed), adapted=surgery.describe(contents.config, new))
+    _fill(model, location, contents, report)
+    model.labels = _labels(contents, new, location, report)
+    model.load_report = report
+    for line in report.lines():
+        logger.warning("%s: %s", location.where, line)
+    return model.eval()
+
+
+def save(model: Model, path: str | Path, format: str = "vitlab") -> None:
+    """The model at `path` in one of the formats vitlab, google, big_vision, timm, hf, torchvision."""
+    if format not in formats():
+        raise unknown_name("checkpoint format", format, formats(), f" The formats are {', '.join(formats())}.")
+    formats()[format].write(model, Path(path))
+
+
+def locate(source: str | Path) -> Location:
+    """Where a source's tensors and settings lie."""
+    text = str(source)
+    if text.startswith(hub.PREFIX):
+        return _folder(hub.download(text))
+    path = Path(source)
+    if path.is_dir():
+        return _folder(path)
+    if path.exists():
+        beside = path.parent / "config.json"
+        settings = read_json(beside) if beside.is_file() and path.suffix != ".npz" else None
+        return Location(open_tensors(path), settings, path.parent)
+    if text in PUBLISHED:
+        return _folder(hub.download(PUBLISHED[text]))
+    if text in ZOO:
+        raise CheckpointError(
+            f"'{text}' is a model of the zoo without weights of its own: create it with vitlab.create('{text}'), or"
+            f" load one of its checkpoints.{near_matches(text, PUBLISHED)}"
+        )
+    raise CheckpointError(
+        f"'{text}' is no file, folder, hf-hub: source or checkpoint name.{near_matches(text, [*PUBLISHED, *ZOO])}"
+    )
+
+
+def _folder(path: Path) -> Location:
+    """A folder with config.json and weights; a run's folder stands for its `model/`."""
+    if not (path / "config.json").is_file() and (path / "model" / "config.json").is_file():
+        path = path / "model"
+    settings = read_json(path / "config.json") if (path / "config.json").is_file() else None
+    return Location(open_folder(path), settings, path)
+
+
+def _read(location: Location, hints: Mapping[str, Any]) -> Contents:
+    for item in formats().values():
+        if item.recognises(location):
+            contents = item.read(location, hints)
+            check_names(type(contents.config), hints, where=location.where)
+            return contents
+    names = ", ".join(list(location.tensors)[:3])
+    raise CheckpointError(
+        f"{location.where}: the names in it ({names}, ...) belong to no checkpoint format that vitlab knows."
+    )
+
+
+def _fill(model: Model, location: Location, contents: Contents, report: LoadReport) -> None:
+    """Every parameter from the file, one at a time; a replaced head gets fresh weights."""
+    old, new = contents.config, model.config
+    tensors = location.tensors if contents.tensors is None else contents.tensors
+    wanted = dict(model.state_dict())
+    new_head = surgery.replaces_head(old, new)
+    rules: dict[str, Rule] = {}
+    explained: set[str] = set()  # the file's tensors that are used, or whose replacement is reported
+    for rule in contents.rules:
+        if new_head and rule.ours.startswith("head."):
+            explained.update(rule.theirs)
+        elif rule.ours in wanted:
+            missing = [name for name in rule.theirs if name not in tensors.shapes]
+            if missing:
+                raise CheckpointError(f"{location.where}: '{missing[0]}' is missing; the file is incomplete.")
+            rules[rule.ours] = rule
+            explained.update(rule.theirs)
+    if new_head:
+        what = f"a fresh one for {new.num_classes}" if new.num_classes else "none"
+        report.adapted.append(f"Head for {old.num_classes} classes replaced by {what}.")
+    report.unused.extend(name for name in tensors.shapes if name not in explained)
+
+    fresh = [name for name in wanted if name not in rules]
+    for name in fresh:
+        if not (new_head and name.startswith("head.")):
+            report.fresh.append(name)
+        _set(model, name, torch.empty(wanted[name].shape))
+    if fresh:
+        model.initialize()  # the rest is still on the meta device, where this costs nothing
+    for name, rule in rules.items():
+        values = [tensors[theirs] for theirs in rule.theirs]
+        for theirs, value in zip(rule.theirs, values, strict=True):
+            check_finite(theirs, value, location.where)
+        try:
+            value = rule.read(values)
+        except (RuntimeError, IndexError) as error:
+            shapes = ", ".join(str(list(item.shape)) for item in values)
+            raise CheckpointError(f"{location.where}: '{rule.theirs[0]}' has a wrong shape ({shapes}).") from error
+        value = surgery.adapt(name, value.float(), old, new)
+        check_shape(rule.theirs[0], value, wanted[name].shape, location.where)
+        _set(model, name, value.contiguous())
+
+
+def _set(model: nn.Module, name: str, value: Tensor) -> None:
+    owner, _, last = name.rpartition(".")
+    model.get_submodule(owner).register_parameter(last, nn.Parameter(value))
+
+
+def _labels(contents: Contents, new: Any, location: Location, report: LoadReport) -> tuple[str, ...] | None:
+    """The file's class names where they fit the head, or ImageNet's for a thousand classes."""
+    if surgery.replaces_head(contents.config, new) or new.num_classes == 0:
+        return None
+    if contents.labels is not None:
+        if len(contents.labels) != new.num_classes:
+            raise CheckpointError(
+                f"{location.where}: {len(contents.labels)} class names for {new.num_classes} classes; mend the labels."
+            )
+        return contents.labels
+    if new.num_classes == 1000:
+        report.assumed.append("No class names in the file: with 1000 classes, ImageNet's were assumed.")
+        return imagenet_labels()
+    return None

@@ -1,0 +1,89 @@
+"""vitlab's own format: a folder with config.json, model.safetensors, preprocess.json and labels.json."""
+
+import json
+from collections.abc import Callable, Collection, Mapping
+from pathlib import Path
+from typing import Any, final
+
+from safetensors.torch import save_file
+
+from vitlab.core.config import from_dict, to_dict
+from vitlab.core.errors import CheckpointError, Error
+from vitlab.core.files import atomic_folder
+from vitlab.core.preprocess import Preprocess
+from vitlab.models.contract import Model
+from vitlab.models.create import empty_model, family_name, family_of
+from vitlab.weights.format import Contents, Format, Location
+from vitlab.weights.mapping import same
+from vitlab.weights.tensors import PICKLES, read_json
+
+VERSION = 1
+FILES = ("config.json", "model.safetensors", "preprocess.json", "labels.json")
+
+
+@final
+class Native(Format):
+    name = "vitlab"
+
+    def recognises(self, location: Location) -> bool:
+        return location.settings is not None and location.settings.get("format") == "vitlab"
+
+    def read(self, location: Location, hints: Mapping[str, Any]) -> Contents:
+        del hints
+        settings, where = location.settings, location.folder / "config.json"
+        assert settings is not None
+        if not isinstance(settings.get("version"), int) or settings["version"] > VERSION:
+            raise CheckpointError(
+                f"{where}: version {settings.get('version')!r} of the native format is newer than this vitlab reads."
+            )
+        if not isinstance(settings.get("family"), str) or not isinstance(settings.get("config"), Mapping):
+            raise CheckpointError(f"{where}: 'family' or 'config' is missing.")
+        config = from_dict(family_of(settings["family"]).config, settings["config"], where=str(where))
+        preprocess_file, labels_file = location.folder / "preprocess.json", location.folder / "labels.json"
+        preprocess = from_dict(Preprocess, read_json(preprocess_file), where=str(preprocess_file))
+        labels = None
+        if labels_file.exists():
+            names = read_json(labels_file).get("labels")
+            if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
+                raise CheckpointError(f"{labels_file}: 'labels' must be a list of texts.")
+            labels = tuple(names)
+        names = empty_model(config).state_dict()
+        return Contents(config, [same(name, name) for name in names], preprocess, labels)
+
+    def write(self, model: Model, path: Path) -> None:
+        check_replaceable(path, FILES, lambda settings: settings.get("format") == "vitlab")
+        settings = {
+            "format": "vitlab",
+            "version": VERSION,
+            "family": family_name(model.config),
+            "config": to_dict(model.config),
+        }
+        with atomic_folder(path) as folder:
+            write_json(folder / "config.json", settings)
+            write_json(folder / "preprocess.json", to_dict(model.preprocess))
+            if model.labels is not None:
+                write_json(folder / "labels.json", {"labels": list(model.labels)})
+            state = {name: value.detach().cpu().contiguous() for name, value in model.state_dict().items()}
+            save_file(state, folder / "model.safetensors", metadata={"format": "pt"})
+
+
+def check_replaceable(path: Path, files: Collection[str], is_ours: Callable[[Mapping[str, Any]], bool]) -> None:
+    """Refuse to put a folder where a file is meant, or in place of one that holds anything but such a model."""
+    if path.suffix in (".safetensors", ".npz", *PICKLES):
+        raise Error(f"{path}: this format is a folder; give a name without '{path.suffix}'.")
+    inside = {item.name for item in path.iterdir()} if path.is_dir() else set[str]()
+    if not inside:
+        return
+    try:
+        settings = read_json(path / "config.json")
+    except CheckpointError:
+        settings = {}
+    others = sorted(inside - set(files))
+    if others or not is_ours(settings):
+        what = f"holds '{others[0]}'" if others else "is no model folder of this format"
+        raise Error(f"{path} exists and {what}; it is left as it is. Choose another name.")
+
+
+def write_json(path: Path, content: Mapping[str, Any]) -> None:
+    """Indented JSON with a newline at its end."""
+    path.write_text(json.dumps(content, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")

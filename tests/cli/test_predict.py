@@ -1,0 +1,134 @@
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+import vitlab
+from vitlab.cli import main
+from vitlab.models.vit import ViT, ViTConfig
+
+COLOURS = ("red", "green", "blue")
+
+
+@pytest.fixture(scope="module")
+def source(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """A model that names the strongest primary colour: its head reads the mean pixel, untouched by the layers."""
+    config = ViTConfig(
+        image_size=(8, 8), patch_size=4, width=6, depth=0, mlp_dim=6, heads=1, num_classes=3, pool="mean",
+        class_token=False, positions="none",
+    )  # fmt: skip
+    model = ViT(config)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.zero_()
+        assert model.norm is not None
+        model.norm.weight.fill_(1)
+        kernel = model.projection.weight.view(6, 3, 16)
+        assert isinstance(model.head, torch.nn.Linear)
+        for channel in range(3):
+            kernel[channel, channel] = 1 / 16
+            kernel[channel + 3, channel] = -1 / 16  # so that the norm's mean is zero and it only scales
+            model.head.weight[channel, channel] = 4
+    model.labels = COLOURS
+    path = tmp_path_factory.mktemp("a model") / "colours"
+    vitlab.save(model, path)
+    return str(path)
+
+
+@pytest.fixture
+def photos(tmp_path: Path) -> Path:
+    folder = tmp_path / "my photos"
+    (folder / "inside").mkdir(parents=True)
+    Image.new("RGB", (20, 10), (250, 10, 10)).save(folder / "a red one.png")
+    Image.new("RGB", (10, 20), (10, 250, 10)).save(folder / "green.jpg")
+    Image.new("RGB", (10, 10), (10, 10, 250)).save(folder / "inside" / "blue.gif")
+    return folder
+
+
+def test_the_answer_is_right_as_a_table(source: str, photos: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["predict", str(photos), "--model", source, "--top", "1"]) == 0
+    printed = capsys.readouterr()
+    lines = printed.out.splitlines()
+    assert lines[0].split() == ["image", "probability", "class"]
+    assert [line.split()[-1] for line in lines[1:]] == ["red", "green", "blue"]
+    assert [line[: len(str(photos))] for line in lines[1:]] == [str(photos)] * 3
+    assert printed.err == ""
+
+
+def test_the_answer_is_right_as_json(source: str, photos: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["predict", str(photos / "green.jpg"), str(photos), "--model", source, "--json"]) == 0
+    answers = json.loads(capsys.readouterr().out)
+    names = ["green.jpg", "a red one.png", "green.jpg", "inside/blue.gif"]
+    assert [answer["image"] for answer in answers] == [str(photos / name) for name in names]
+    assert [answer["classes"][0]["label"] for answer in answers] == ["green", "red", "green", "blue"]
+    for answer in answers:
+        assert len(answer["classes"]) == 3  # --top 5 of three classes
+        assert all(COLOURS[c["index"]] == c["label"] for c in answer["classes"])
+        assert np.sum([c["probability"] for c in answer["classes"]]) == pytest.approx(1)
+
+
+def test_an_unreadable_file_is_named_and_the_rest_answered(
+    source: str, photos: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    bad = photos / "broken.jpg"
+    bad.write_text("no image")
+    assert main(["predict", str(photos), str(photos / "gone.png"), "--model", source, "--json"]) == 1
+    printed = capsys.readouterr()
+    answers = json.loads(printed.out)
+    assert [answer.get("classes", [{}])[0].get("label") for answer in answers] == ["red", None, "green", "blue", None]
+    assert answers[1] == {"image": str(bad), "error": f"{bad} is not an image that can be read."}
+    assert printed.err.splitlines() == [
+        f"vitlab: skipped: {bad} is not an image that can be read.",
+        f"vitlab: skipped: There is no file {photos / 'gone.png'}.",
+    ]
+    assert main(["predict", str(photos), "--model", source, "--top", "1"]) == 1
+    assert len(capsys.readouterr().out.splitlines()) == 4
+
+
+def test_nothing_readable_is_an_error(source: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["predict", str(tmp_path / "gone.png"), "--model", source]) == 2
+    assert capsys.readouterr() == ("", f"vitlab: skipped: There is no file {tmp_path / 'gone.png'}.\n")
+    assert main(["predict", str(tmp_path), "--model", source]) == 2
+    assert capsys.readouterr() == ("", f"vitlab: The folder {tmp_path} holds no images.\n")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        (["--top", "0"], "--top must be at least 1, not 0."),
+        (["--batch-size", "-3"], "--batch-size must be at least 1, not -3."),
+    ],
+)
+def test_impossible_options(
+    arguments: list[str], sentence: str, photos: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["predict", str(photos), "--model", "unread", *arguments]) == 2
+    assert capsys.readouterr() == ("", f"vitlab: {sentence}\n")
+
+
+@pytest.mark.parametrize("arguments", [["--model", "x"], ["a.jpg"], ["a.jpg", "--model", "x", "--top", "many"]])
+def test_missing_or_malformed_arguments(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["predict", *arguments]) == 2
+    printed = capsys.readouterr()
+    assert printed.out == ""
+    assert printed.err
+    assert "Traceback" not in printed.err
+
+
+def test_a_model_that_is_not_there(photos: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["predict", str(photos), "--model", str(photos / "no model")]) == 2
+    printed = capsys.readouterr()
+    assert printed.out == ""
+    assert len(printed.err.splitlines()) == 1
+    assert str(photos / "no model") in printed.err
+
+
+def test_a_file_name_cannot_command_the_terminal(source: str, photos: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (photos / "green.jpg").rename(photos / "\x1b[31m[red]x[bold].jpg")
+    assert main(["predict", str(photos), "--model", source, "--top", "1"]) == 0
+    out = capsys.readouterr().out
+    assert "\x1b" not in out
+    assert "\\x1b[31m[red]x[bold].jpg" in out

@@ -1,0 +1,121 @@
+"""What every family promises, on a small model of each."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from vitlab.core.config import from_dict, to_dict
+from vitlab.models.contract import Model, Tokens
+from vitlab.models.cost import count_flops, count_parameters
+from vitlab.models.create import FAMILIES, empty_model
+from vitlab.weights.load import load, save
+
+SMALL: dict[str, dict[str, Any]] = {
+    "vit": {
+        "image_size": (32, 48),
+        "patch_size": 8,
+        "width": 32,
+        "depth": 2,
+        "mlp_dim": 64,
+        "heads": 4,
+        "num_classes": 5,
+    },
+}
+
+
+def build(family: str) -> Model:
+    config = from_dict(FAMILIES[family].config, SMALL[family], where=family)
+    model = empty_model(config).to_empty(device="cpu")
+    model.initialize()
+    for parameter in model.parameters():
+        torch.nn.init.normal_(parameter, std=0.2)
+    return model.eval()
+
+
+def test_every_family_has_a_small_model_here() -> None:
+    assert set(SMALL) == set(FAMILIES)
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+class TestFamily:
+    def test_shapes(self, family: str) -> None:
+        model, images = build(family), torch.randn(2, 3, 32, 48)
+        tokens = model.embed(images)
+        assert isinstance(tokens, Tokens)
+        features = model.pool(model.encode(tokens))
+        assert features.shape == (2, model.num_features)
+        assert model.head(features).shape == model(images).shape == (2, 5)
+
+    def test_images_do_not_mix(self, family: str) -> None:
+        model, images = build(family), torch.randn(3, 3, 32, 48)
+        alone = torch.cat([model(images[i : i + 1]) for i in range(3)])
+        torch.testing.assert_close(model(images), alone, rtol=1e-4, atol=1e-5)
+
+    def test_features_end_where_encode_ends(self, family: str) -> None:
+        model, images = build(family), torch.randn(1, 3, 32, 48)
+        layers = model.features(images)
+        assert torch.equal(layers[0].values, model.embed(images).values)
+        assert all(layer.values.shape[0] == 1 for layer in layers)
+
+    def test_subset_of_tokens(self, family: str) -> None:
+        model, images = build(family), torch.randn(2, 3, 32, 48)
+        if not type(model).takes_subsets:
+            pytest.skip(f"{family} says that it takes no subset of tokens")
+        kept = model.embed(images).keep(torch.tensor([[0, 3, 5], [7, 1, 2]]))
+        assert model.pool(model.encode(kept)).shape == (2, model.num_features)
+
+    def test_save_and_load_to_the_bit(self, family: str, tmp_path: Path) -> None:
+        model, images = build(family), torch.randn(2, 3, 32, 48)
+        model.labels = tuple("abcde")
+        save(model, tmp_path / "a model")
+        again = load(tmp_path / "a model")
+        assert to_dict(again.config) == to_dict(model.config)
+        assert again.labels == model.labels
+        assert again.preprocess == model.preprocess
+        assert torch.equal(again(images), model(images))
+        assert again.load_report.lines() == []
+
+    def test_cost_is_counted(self, family: str) -> None:
+        model = build(family)
+        empty = empty_model(model.config)
+        assert count_parameters(empty) == sum(value.numel() for value in model.state_dict().values())
+        assert count_flops(empty) == count_flops(model) > 0
+
+    def test_preprocess_makes_its_batch(self, family: str) -> None:
+        import numpy as np
+
+        model = build(family)
+        pictures = [np.full((50, 40, 3), value, dtype=np.uint8) for value in (0, 255)]
+        batch = model.preprocess(pictures)
+        assert batch.shape == (2, 3, 32, 48)
+        assert batch[0].unique().tolist() == [-1]
+        assert batch[1].unique().tolist() == [1]
+
+    @pytest.mark.compiled
+    def test_compiled_is_the_same(self, family: str) -> None:
+        """One case a family; inductor is under `slow`."""
+        model, images = build(family), torch.randn(2, 3, 32, 48)
+        expected = model(images)
+        compiled = torch.compile(model, backend="aot_eager", fullgraph=True)
+        torch.testing.assert_close(compiled(images), expected, rtol=1e-4, atol=1e-5)
+
+    @pytest.mark.slow
+    @pytest.mark.compiled
+    def test_compiled_by_inductor_trains_the_same(self, family: str) -> None:
+        model, images = build(family).train(), torch.randn(2, 3, 32, 48)
+        model(images).square().sum().backward()
+        expected = [parameter.grad for parameter in model.parameters()]
+        model.zero_grad()
+        torch.compile(model, fullgraph=True)(images).square().sum().backward()
+        for parameter, gradient in zip(model.parameters(), expected, strict=True):
+            torch.testing.assert_close(parameter.grad, gradient, rtol=1e-3, atol=1e-4)
+
+    @pytest.mark.slow
+    @pytest.mark.compiled
+    def test_exported_program_takes_any_batch(self, family: str) -> None:
+        model, images = build(family), torch.randn(2, 3, 32, 48)
+        program = torch.export.export(model, (images,), dynamic_shapes=({0: torch.export.Dim("batch")},))
+        more = torch.randn(5, 3, 32, 48)
+        torch.testing.assert_close(program.module()(more), model(more), rtol=1e-4, atol=1e-5)

@@ -1,0 +1,200 @@
+"""Whole runs: what they leave behind, how they go on, and how they refuse."""
+
+import functools
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from changing import changed
+from vitlab import api
+from vitlab.core.errors import Error
+from vitlab.training import session
+from vitlab.training.loop import DivergedError
+from vitlab.training.recipe import Recipe
+from vitlab.training.run import RunError, locked
+from vitlab.training.step import Stepper
+
+
+def outcome(folder: Path) -> tuple[dict[str, torch.Tensor], list[dict[str, Any]]]:
+    """A finished run's weights, and its metrics without the times."""
+    lines = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+    timeless = [{k: v for k, v in line.items() if "second" not in k} for line in lines]
+    return load_file(folder / "model" / "model.safetensors"), timeless
+
+
+def same_run(a: Path, b: Path) -> None:
+    (weights_a, lines_a), (weights_b, lines_b) = outcome(a), outcome(b)
+    assert lines_a == lines_b
+    assert weights_a.keys() == weights_b.keys()
+    assert all(torch.equal(weights_a[name], weights_b[name]) for name in weights_a)
+
+
+def interrupted_at(step: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The process is lost before that step is made."""
+    make = Stepper.__call__
+
+    def lost(self: Stepper, at: int, rate: float) -> bool:
+        if at == step:
+            raise KeyboardInterrupt
+        return make(self, at, rate)
+
+    monkeypatch.setattr(Stepper, "__call__", lost)
+
+
+@pytest.mark.parametrize("resident", [True, False])
+def test_a_lost_run_goes_on_to_the_bit(
+    short: Recipe, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, resident: bool
+) -> None:
+    recipe = changed(short, **{"data.resident": resident, "data.workers": 0})
+    session.train(recipe, tmp_path / "whole", device="cpu", show=False)
+    start = functools.partial(session.train, recipe)
+    for step in (2, 9, 18):
+        with monkeypatch.context() as patch:
+            interrupted_at(step, patch)
+            with pytest.raises(KeyboardInterrupt):
+                start(tmp_path / "lost often", device="cpu", show=False)
+        start = session.resume
+    ended = session.resume(tmp_path / "lost often", device="cpu", show=False)
+    assert ended.step == 24
+    same_run(tmp_path / "whole", tmp_path / "lost often")
+
+
+def test_both_paths_make_the_same_run(short: Recipe, tmp_path: Path) -> None:
+    """Resident batches and workers' batches, with the same augmentation counted the same way."""
+    for name, resident in (("a", True), ("b", False)):
+        recipe = changed(short, **{"data.resident": resident, "data.workers": 0})
+        session.train(recipe, tmp_path / name, device="cpu", show=False)
+    same_run(tmp_path / "a", tmp_path / "b")
+
+
+def test_a_run_leaves_what_the_design_says(short: Recipe, tmp_path: Path) -> None:
+    folder = tmp_path / "run"
+    ended = session.train(short, folder, device="cpu", show=False)
+    assert ended.status == 0
+    names = {path.name for path in folder.iterdir()}
+    assert {"recipe.json", "environment.json", "metrics.jsonl", "checkpoints", "model"} <= names
+    assert any(name.startswith("events.") for name in names)
+    model = api.load(folder)
+    assert model.labels == ("0", "1", "2")
+    saved = json.loads((folder / "recipe.json").read_text())
+    assert saved["optimiser"]["rate"] == 3e-3
+    assert len([p for p in (folder / "checkpoints").iterdir() if p.name.startswith("step-")]) in (1, 2)
+
+
+def test_it_learns(short: Recipe, small_set: Path, tmp_path: Path) -> None:
+    plain = {"augmentation.mixup": 0.0, "augmentation.cutmix": 0.0, "augmentation.erase": 0.0}
+    recipe = changed(short, **plain, **{"schedule.total": "120 steps", "evaluate_every": "40 steps"})
+    session.train(recipe, tmp_path / "run", device="cpu", show=False)
+    with np.load(small_set) as arrays:
+        answers = api.predict(api.load(tmp_path / "run"), list(arrays["images"]), top=1)
+        right = [a.classes[0].index == label for a, label in zip(answers, arrays["labels"], strict=True)]
+    assert np.mean(right) > 0.9
+
+
+def test_a_second_start_is_refused(short: Recipe, tmp_path: Path) -> None:
+    with locked(tmp_path / "run"), pytest.raises(RunError, match="under way"):
+        session.train(short, tmp_path / "run", device="cpu", show=False)
+
+
+def test_a_folder_with_a_run_is_not_trained_into(short: Recipe, tmp_path: Path) -> None:
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / "recipe.json").write_text("{}")
+    with pytest.raises(RunError, match="--resume"):
+        session.train(short, tmp_path / "run", device="cpu", show=False)
+    with pytest.raises(RunError, match="not a run's folder"):
+        session.resume(tmp_path / "nothing here", device="cpu", show=False)
+
+
+def test_a_changed_recipe_or_set_is_refused(short: Recipe, small_set: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "run"
+    session.train(changed(short, **{"schedule.total": "4 steps"}), folder, device="cpu", show=False)
+    other = changed(short, **{"schedule.total": "4 steps", "optimiser.rate": 1.0})
+    with pytest.raises(RunError, match=r"optimiser\.rate: 0\.003, now 1\.0"):
+        session.resume(folder, recipe=other, device="cpu", show=False)
+    with np.load(small_set) as arrays:
+        np.savez(small_set, images=arrays["images"], labels=arrays["labels"][::-1])
+    with pytest.raises(RunError, match="changed since"):
+        session.resume(folder, device="cpu", show=False)
+
+
+def test_divergence_stops_with_the_batch_saved(short: Recipe, tmp_path: Path) -> None:
+    recipe = changed(short, **{"optimiser.rate": 1e30, "optimiser.clip": None, "max_skipped": 3})
+    with pytest.raises(DivergedError, match="3 steps in a row"):
+        session.train(recipe, tmp_path / "run", device="cpu", show=False)
+    saved = torch.load(tmp_path / "run" / "bad_batch_rank0.pt", weights_only=True)
+    assert saved["images"].shape == (16, 3, 8, 8)
+
+
+def test_early_stopping(short: Recipe, tmp_path: Path) -> None:
+    recipe = changed(short, **{"optimiser.rate": 1e-12, "patience": 2, "optimiser.average": None})
+    ended = session.train(recipe, tmp_path / "run", device="cpu", show=False)
+    assert ended.reason == "early"
+    assert ended.step == 18  # the first evaluation, and two that are no better
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"optimiser.name": "sgd", "optimiser.weight_decay": 0.0},
+        {"optimiser.name": "lion", "optimiser.rate": 1e-4},
+        {"optimiser.name": "lamb"},
+        {"optimiser.name": "muon"},
+        {"optimiser.sam": 0.05},
+        {"accumulate": 2},
+        {"loss.kind": "sigmoid", "loss.head_bias": -3.0},
+        {"loss.class_weights": True, "data.balanced": True},
+        {"data.repeats": 3},
+        {"model.lora": 2},
+        {"model.train_only": "head"},
+        {"model.checkpoint_blocks": True},
+        {"optimiser.layer_decay": 0.7, "optimiser.head_rate": 5.0},
+        {"schedule.kind": "rsqrt", "schedule.cooldown": "4 steps"},
+        {"precision": "bf16"},
+    ],
+    ids=lambda fields: "-".join(fields),
+)
+def test_every_option_trains(short: Recipe, tmp_path: Path, fields: dict[str, object]) -> None:
+    recipe = changed(short, **{"schedule.total": "6 steps", "schedule.warmup": "1 step", **fields})
+    ended = session.train(recipe, tmp_path / "run", device="cpu", show=False)
+    assert ended.step == 6
+    assert api.load(tmp_path / "run").load_report.lines() == []
+
+
+def test_fine_tuning_replaces_the_head_and_resizes(short: Recipe, small_set: Path, tmp_path: Path) -> None:
+    session.train(changed(short, **{"schedule.total": "6 steps"}), tmp_path / "first", device="cpu", show=False)
+    ended = api.finetune(
+        str(small_set),
+        str(tmp_path / "first"),
+        out=tmp_path / "second",
+        steps=30,
+        image_size=16,
+        rate=0.03,
+        device="cpu",
+    )
+    model = api.load(ended.folder)
+    assert model.config.image_size == (16, 16)
+    assert model.labels == ("0", "1", "2")
+    frozen = api.finetune(
+        str(small_set), str(tmp_path / "first"), out=tmp_path / "third", steps=4, freeze="backbone", device="cpu"
+    )
+    before = load_file(tmp_path / "first" / "model" / "model.safetensors")
+    after = load_file(frozen.folder / "model" / "model.safetensors")
+    assert all(torch.equal(after[name], value) for name, value in before.items() if not name.startswith("head."))
+    assert not torch.equal(after["head.weight"], before["head.weight"])
+
+
+def test_one_class_and_no_images_are_refused(short: Recipe, tmp_path: Path) -> None:
+    one = tmp_path / "one.npz"
+    np.savez(one, images=np.zeros((9, 8, 8, 3), np.uint8), labels=np.zeros(9, np.int64))
+    with pytest.raises(Error, match="class"):
+        session.train(changed(short, **{"data.source": str(one)}), tmp_path / "run", device="cpu", show=False)
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(Error):
+        session.train(
+            changed(short, **{"data.source": str(tmp_path / "empty")}), tmp_path / "run2", device="cpu", show=False
+        )

@@ -1,0 +1,118 @@
+import os
+import stat
+from pathlib import Path
+
+import pytest
+
+from vitlab.core.errors import Error
+from vitlab.core.files import atomic_file, atomic_folder
+
+
+def everything(folder: Path) -> dict[str, str | None]:
+    return {str(path.relative_to(folder)): path.read_text() if path.is_file() else None for path in folder.rglob("*")}
+
+
+def write_half(path: Path, error: BaseException) -> None:
+    path.write_text("half")
+    raise error
+
+
+def test_a_file_appears_when_the_block_ends(tmp_path: Path) -> None:
+    target = tmp_path / "new folder" / "a b.txt"
+    with atomic_file(target) as partial:
+        partial.write_text("new")
+        assert not target.exists()
+        assert partial.parent == target.parent
+        assert partial.suffix == ".txt"
+    assert everything(tmp_path) == {"new folder": None, "new folder/a b.txt": "new"}
+
+
+def test_a_file_stays_as_it_was_when_the_block_fails(tmp_path: Path) -> None:
+    target = tmp_path / "a.txt"
+    target.write_text("old")
+    with pytest.raises(KeyboardInterrupt), atomic_file(target) as partial:
+        write_half(partial, KeyboardInterrupt())
+    assert everything(tmp_path) == {"a.txt": "old"}
+
+
+def test_a_file_is_replaced_whole(tmp_path: Path) -> None:
+    target = tmp_path / "a.txt"
+    target.write_text("an old and long text")
+    with atomic_file(target) as partial:
+        partial.write_text("new")
+    assert everything(tmp_path) == {"a.txt": "new"}
+
+
+def test_permissions_follow_the_umask_and_not_the_temporary_file(tmp_path: Path) -> None:
+    before = os.umask(0o027)
+    try:
+        with atomic_file(tmp_path / "a.txt") as partial:
+            partial.write_text("new")
+        with atomic_folder(tmp_path / "b"):
+            pass
+    finally:
+        os.umask(before)
+    assert stat.S_IMODE((tmp_path / "a.txt").stat().st_mode) == 0o640
+    assert stat.S_IMODE((tmp_path / "b").stat().st_mode) == 0o750
+
+
+def test_a_folder_replaces_the_old_one_whole(tmp_path: Path) -> None:
+    target = tmp_path / "model"
+    target.mkdir()
+    (target / "stale").write_text("old")
+    with atomic_folder(target) as partial:
+        (partial / "inside").mkdir()
+        (partial / "inside" / "a").write_text("new")
+        assert everything(target) == {"stale": "old"}
+    assert everything(tmp_path) == {"model": None, "model/inside": None, "model/inside/a": "new"}
+
+
+def test_a_folder_stays_as_it_was_when_the_block_fails(tmp_path: Path) -> None:
+    target = tmp_path / "model"
+    target.mkdir()
+    (target / "a").write_text("old")
+    with pytest.raises(ValueError, match="no"), atomic_folder(target) as partial:
+        write_half(partial / "a", ValueError("no"))
+    assert everything(tmp_path) == {"model": None, "model/a": "old"}
+
+
+def test_a_folder_stays_as_it_was_when_the_last_rename_fails(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    target = tmp_path / "model"
+    target.mkdir()
+    (target / "a").write_text("old")
+    replace = Path.replace
+
+    def refuse(self: Path, to: Path) -> Path:
+        if self.name.endswith(".partial"):
+            raise OSError("no")
+        return replace(self, to)
+
+    monkeypatch.setattr(Path, "replace", refuse)
+    with pytest.raises(OSError, match="no"), atomic_folder(target) as partial:
+        (partial / "a").write_text("new")
+    assert everything(tmp_path) == {"model": None, "model/a": "old"}
+
+
+def test_a_link_to_a_folder_stays_a_link(tmp_path: Path) -> None:
+    (tmp_path / "real").mkdir()
+    (tmp_path / "link").symlink_to(tmp_path / "real")
+    with atomic_folder(tmp_path / "link") as partial:
+        (partial / "a").write_text("new")
+    assert (tmp_path / "link").is_symlink()
+    assert (tmp_path / "real" / "a").read_text() == "new"
+
+
+def test_what_cannot_be_written_is_one_sentence(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("x")
+    (tmp_path / "folder").mkdir()
+    with pytest.raises(Error, match=r"folder is a folder; give the name of a file"), atomic_file(tmp_path / "folder"):
+        pass
+    with pytest.raises(Error, match=r"file is a file; give the name of a folder"), atomic_folder(tmp_path / "file"):
+        pass
+    with pytest.raises(Error, match=r"^Cannot write .*file/a: "), atomic_file(tmp_path / "file" / "a"):
+        pass
+    with pytest.raises(Error, match=r"^Cannot write .*: File name too long\.$"), atomic_file(tmp_path / ("n" * 250)):
+        pass
+    with pytest.raises(Error, match=r"^Cannot write .*: File name too long\.$"), atomic_folder(tmp_path / ("n" * 250)):
+        pass
+    assert everything(tmp_path) == {"file": "x", "folder": None}

@@ -1,0 +1,208 @@
+"""Paths and names, and what is said of a data set."""
+
+import ast
+import gzip
+import os
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from vitlab.core.errors import DataError, UnknownNameError
+from vitlab.data import open as opening
+from vitlab.data.open import describe, names, open_data
+
+ASKED_FOR = {"caltech101", "cifar10", "cifar100", "digits", "dtd", "eurosat", "fashion-mnist", "flowers102", "food101"}
+ASKED_FOR |= {"imagenet", "imagenet21k", "mnist", "pets", "stl10", "svhn"}
+
+
+@pytest.fixture(autouse=True)
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A home and a working folder without data."""
+    folder = tmp_path / "home"
+    (folder / "work").mkdir(parents=True)
+    monkeypatch.setenv("HOME", str(folder))
+    monkeypatch.chdir(folder / "work")
+    monkeypatch.delenv("VITLAB_DATA", raising=False)
+    monkeypatch.setattr(opening, "PLACES", tuple(place for place in opening.PLACES if not place.startswith("/")))
+    return folder
+
+
+def photos(root: Path, **classes: int) -> Path:
+    for name, count in classes.items():
+        (root / name).mkdir(parents=True, exist_ok=True)
+        for i in range(count):
+            Image.new("RGB", (4, 4), (i, 0, 0)).save(root / name / f"{i}.png")
+    return root
+
+
+def mnist(root: Path, end: str = "") -> None:
+    root.mkdir(parents=True)
+    for prefix in ("train", "t10k"):
+        for kind, code, data in (("images-idx3", b"\3", bytes(20 * 4)), ("labels-idx1", b"\1", bytes(range(10)) * 2)):
+            shape = (20, 2, 2) if code == b"\3" else (20,)
+            content = b"\0\0\x08" + code + b"".join(n.to_bytes(4, "big") for n in shape) + data
+            (root / f"{prefix}-{kind}-ubyte{end}").write_bytes(gzip.compress(content) if end else content)
+
+
+def test_all_names_are_known() -> None:
+    assert set(names()) >= ASKED_FOR
+    for name in ASKED_FOR - {"digits"}:
+        with pytest.raises(DataError, match=r"was not found: looked for .* in .*; get it from http.* set VITLAB_DATA"):
+            open_data(name)
+
+
+@pytest.mark.parametrize("inside", ["MNIST/raw", "mnist", "Mnist", "mnist/MNIST/raw", ""])
+@pytest.mark.parametrize("place", ["variable", "work/data", "data", "datasets", ".keras/datasets"])
+def test_names_are_found(home: Path, monkeypatch: pytest.MonkeyPatch, place: str, inside: str) -> None:
+    if place == "variable":
+        monkeypatch.setenv("VITLAB_DATA", os.pathsep.join([str(home / "none"), str(home / place)]))
+    mnist(home / place / inside if inside else home / place / "mnist")
+    dataset = open_data("mnist")
+    assert dataset.name == "mnist"
+    assert {split: len(part) for split, part in dataset.splits.items()} == {"train": 20, "test": 20}
+    assert any("Read as MNIST: " in note for note in dataset.notes)
+
+
+def test_the_variable_goes_first(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    mnist(home / "data" / "mnist")
+    mnist(home / "mine" / "mnist", ".gz")
+    monkeypatch.setenv("VITLAB_DATA", str(home / "mine"))
+    assert str(home / "mine") in open_data("mnist").notes[0]
+
+
+def test_mnist_and_fashion_side_by_side(home: Path) -> None:
+    mnist(home / "data" / "MNIST" / "raw")
+    mnist(home / "data" / "FashionMNIST" / "raw")
+    assert open_data("mnist").classes[0] == "0"
+    assert open_data("fashion_mnist").classes[0] == "T-shirt/top"
+    with pytest.raises(DataError, match="several data sets, fashion-mnist, mnist"):
+        open_data(home / "data")
+
+
+def test_a_name_in_another_form(home: Path) -> None:
+    photos(home / "data" / "CIFAR-10" / "train", cat=2, dog=2)
+    dataset = open_data("cifar10")
+    assert dataset.name == "cifar10"
+    assert dataset.classes == ("cat", "dog")
+    assert any("Read as an image folder" in note for note in dataset.notes)
+    (home / ".keras" / "datasets").mkdir(parents=True)
+    arrays = {f"{kind}_{split}": np.zeros((4, 2, 2), np.uint8) if kind == "x" else [0, 1, 2, 3]
+              for kind in "xy" for split in ("train", "test")}  # fmt: skip
+    np.savez(home / ".keras" / "datasets" / "mnist.npz", **arrays)  # pyright: ignore[reportArgumentType]
+    assert {split: len(part) for split, part in open_data("mnist").splits.items()} == {"train": 4, "test": 4}
+
+
+def test_a_folder_here_goes_before_a_name(home: Path) -> None:
+    mnist(home / "data" / "mnist")
+    photos(home / "work" / "mnist", a=2, b=2)
+    assert open_data("mnist").classes == ("a", "b")
+    assert open_data("~/data/mnist").classes == tuple("0123456789")
+
+
+def test_another_sets_folders_are_not_taken_for_imagenet(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    photos(home / "data" / "train", n01440764=2, n01443537=2)
+    with pytest.raises(DataError, match="imagenet was not found"):
+        open_data("imagenet")
+    (home / "data").rename(home / "tiny-imagenet-200")
+    monkeypatch.setenv("VITLAB_DATA", str(home))
+    assert open_data("tiny-imagenet").name == "tiny-imagenet"
+    monkeypatch.setenv("VITLAB_DATA", str(home / "tiny-imagenet-200"))
+    assert open_data("tiny-imagenet").name == "tiny-imagenet"
+    with pytest.raises(DataError, match="imagenet was not found"):
+        open_data("imagenet")
+
+
+def test_nothing_is_fetched(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: object) -> None:
+        raise AssertionError
+
+    monkeypatch.setattr("socket.socket.connect", refuse)
+    for name in names():
+        if name != "digits":
+            with pytest.raises(DataError, match="not found"):
+                open_data(name)
+    for place in ("https://example.org/a.tar", "s3://bucket/{0..3}.tar", "pipe:touch ran"):
+        with pytest.raises(DataError, match="is not on this machine"):
+            open_data(place)
+
+
+@pytest.mark.parametrize(
+    ("data", "message"),
+    [
+        ("cifr10", r"no data set named 'cifr10'.*Did you mean cifar10"),
+        ("FLOWER102", "Did you mean flowers102"),
+        ("xyzzy", "Known names: caltech101, cifar10"),
+        ("photoes/", r"There is no file or folder .*Did you mean photos|no data set named"),
+        ("./phots", r"There is no data set named 'phots'|There is no file or folder phots.*"),
+        ("photos/trane", r"There is no file or folder photos/trane\. Did you mean photos/train"),
+        ("a.csv", "There is no file or folder a.csv"),
+        ("", "has no name"),
+        ("x" * 5000, "There is no"),
+        ("a/\0b", "There is no"),
+        ("~nobody-of-that-name/x", "There is no"),
+    ],
+)
+def test_unknown_names(home: Path, data: str, message: str) -> None:
+    photos(home / "work" / "photos" / "train", a=1, b=1)
+    with pytest.raises(UnknownNameError, match=message):
+        open_data(data)
+
+
+def test_a_file_that_is_no_data_set(home: Path) -> None:
+    path = photos(home / "x", a=1) / "a" / "0.png"
+    with pytest.raises(DataError, match=r"0.png is no data set: give a folder, or a file that ends in .csv"):
+        open_data(path)
+
+
+def test_digits() -> None:
+    from sklearn.datasets import load_digits
+
+    values, labels = load_digits(return_X_y=True)
+    dataset = open_data("digits", seed=5)
+    assert list(dataset.splits) == ["train", "test"]
+    assert sum(len(part) for part in dataset.splits.values()) == 1797
+    assert 300 < len(dataset.splits["test"]) < 420
+    assert dataset.fingerprint == open_data("digits", seed=6).fingerprint  # always the same test part
+    for part in dataset.splits.values():
+        for i in (0, len(part) - 1):
+            number = int(part.images.where(i).split()[1])
+            expected = np.asarray(values)[number].reshape(8, 8)
+            got = part.images.read(i)
+            assert isinstance(got, np.ndarray)
+            assert got.dtype == np.uint8
+            assert (np.rint(got / 255 * 16) == expected).all()
+            assert part.labels[i] == np.asarray(labels)[number]
+    assert max(int(np.max(dataset.splits["test"].images.read(i))) for i in range(20)) == 255
+
+
+def test_a_folder_called_digits(home: Path) -> None:
+    photos(home / "work" / "digits", a=2, b=2)
+    dataset = open_data("digits")
+    assert dataset.classes == tuple("0123456789")
+    assert any(str(home / "work" / "digits") in note for note in dataset.notes)
+    assert open_data("./digits").classes == ("a", "b")
+
+
+def test_what_is_said(home: Path) -> None:
+    photos(home / "photos" / "train", cat=6, dog=2, cow=3)
+    photos(home / "photos" / "val", cat=2, dog=2)
+    description = describe(open_data(home / "photos"))
+    assert description.imbalance == 3
+    assert description.counts == {"train": (6, 3, 2), "val": (2, 0, 2)}
+    lines = description.lines()
+    assert lines[0] == "photos: 3 classes, one label an image (cat, cow, dog)"
+    assert lines[1] == "train: 11 images, 2 to 6 a class"
+    assert lines[2] == "val: 4 images, 0 to 2 a class"
+    assert lines[3] == "imbalance: the largest class of train has 3.0 times the images of the smallest"
+    assert "val has no images of 1 of the classes: cow." in lines
+    assert "unreadable" not in str(description)
+
+
+def test_heavy_packages_are_imported_when_needed() -> None:
+    for file in Path(opening.__file__).parent.rglob("*.py"):
+        for statement in ast.parse(file.read_text()).body:
+            names = [alias.name for alias in statement.names] if isinstance(statement, ast.Import) else []
+            names += [statement.module or ""] if isinstance(statement, ast.ImportFrom) else []
+            assert not {name.partition(".")[0] for name in names} & {"scipy", "sklearn", "datasets", "webdataset"}, file

@@ -1,0 +1,124 @@
+"""Hugging Face datasets on disk."""
+
+import io
+import pickle
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from vitlab.core.errors import DataError, MissingDependencyError
+from vitlab.data.open import open_data
+
+RANDOM = np.random.default_rng(0)
+
+
+@pytest.fixture
+def package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
+    datasets = pytest.importorskip("datasets")
+    monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", str(tmp_path / "cache"))
+    datasets.disable_progress_bars()
+    return datasets
+
+
+def png(seed: int) -> bytes:
+    stream = io.BytesIO()
+    Image.fromarray(np.random.default_rng(seed).integers(0, 256, (4, 4, 3), np.uint8)).save(stream, "PNG")
+    return stream.getvalue()
+
+
+def table(package: Any, num: int, **columns: Any) -> Any:
+    """Rows of images and labels 0, 1, 2, 0, ... named c, a, b."""
+    images = [{"bytes": png(i), "path": None} for i in range(num)]
+    kinds = {"image": package.Image(), "label": package.ClassLabel(names=["c", "a", "b"])}
+    values = {"image": images, "label": [i % 3 for i in range(num)]}
+    for name, (kind, value) in columns.items():
+        kinds[name], values[name] = kind, value
+    return package.Dataset.from_dict(values, features=package.Features(kinds))
+
+
+def test_saved_to_disk(tmp_path: Path, package: Any) -> None:
+    sets = {"train": table(package, 6), "validation": table(package, 3), "extra": table(package, 3)}
+    package.DatasetDict(sets).save_to_disk(str(tmp_path / "saved"))
+    dataset = open_data(tmp_path / "saved")
+    assert dataset.classes == ("c", "a", "b")
+    assert {split: part.labels.tolist() for split, part in dataset.splits.items()} == {
+        "train": [0, 1, 2, 0, 1, 2],
+        "val": [0, 1, 2],
+    }
+    images = pickle.loads(pickle.dumps(dataset.splits["train"].images))
+    assert [images.read(i) for i in range(6)] == [png(i) for i in range(6)]
+    assert any("The split 'extra' is left out" in note for note in dataset.notes)
+    assert open_data(tmp_path / "saved").fingerprint == dataset.fingerprint
+
+
+def test_one_table(tmp_path: Path, package: Any) -> None:
+    table(package, 30).save_to_disk(str(tmp_path / "saved"))
+    dataset = open_data(tmp_path / "saved", val_fraction=0.3)
+    assert list(dataset.splits) == ["train", "val"]
+    assert sum(len(part) for part in dataset.splits.values()) == 30
+
+
+def test_parquet(tmp_path: Path, package: Any) -> None:
+    (tmp_path / "set" / "data").mkdir(parents=True)
+    table(package, 6).to_parquet(str(tmp_path / "set" / "data" / "train-00000-of-00001.parquet"))
+    table(package, 3).to_parquet(str(tmp_path / "set" / "data" / "test-00000-of-00001.parquet"))
+    dataset = open_data(tmp_path / "set")
+    assert dataset.classes == ("c", "a", "b")
+    assert dataset.splits["train"].images.read(5) == png(5)
+    assert dataset.splits["test"].labels.tolist() == [0, 1, 2]
+
+
+def test_several_labels(tmp_path: Path, package: Any) -> None:
+    kinds = package.Features(
+        {"image": package.Image(), "labels": package.Sequence(package.ClassLabel(names=["x", "y", "z"]))}
+    )
+    rows = {"image": [{"bytes": png(i), "path": None} for i in range(3)], "labels": [[0, 2], [], [1]]}
+    package.Dataset.from_dict(rows, features=kinds).save_to_disk(str(tmp_path / "saved"))
+    dataset = open_data(tmp_path / "saved", val_fraction=0)
+    assert dataset.multi_label
+    assert dataset.splits["train"].labels.tolist() == [[1, 0, 1], [0, 0, 0], [0, 1, 0]]
+
+
+def test_texts_and_files(tmp_path: Path, package: Any) -> None:
+    for i in range(3):
+        (tmp_path / f"{i}.png").write_bytes(png(i))
+    rows = {"img": [str(tmp_path / f"{i}.png") for i in range(3)], "label": ["dog", "cat", "dog"]}
+    kinds = package.Features({"img": package.Image(), "label": package.Value("string")})
+    package.Dataset.from_dict(rows, features=kinds).to_parquet(str(tmp_path / "set.parquet"))
+    dataset = open_data(tmp_path / "set.parquet", val_fraction=0)
+    assert dataset.classes == ("cat", "dog")
+    assert dataset.splits["train"].images.read(2) == png(2)
+
+
+def test_a_part_without_labels(tmp_path: Path, package: Any) -> None:
+    hidden = table(package, 3).map(lambda _: {"label": -1})
+    package.DatasetDict({"train": table(package, 6), "test": hidden}).save_to_disk(str(tmp_path / "saved"))
+    dataset = open_data(tmp_path / "saved", val_fraction=0)
+    assert list(dataset.splits) == ["train"]
+    assert any("test has no labels" in note for note in dataset.notes)
+
+
+def test_bad_sets(tmp_path: Path, package: Any) -> None:
+    package.Dataset.from_dict({"a": [1, 2]}).save_to_disk(str(tmp_path / "a"))
+    with pytest.raises(DataError, match="has the columns a, none of which holds images"):
+        open_data(tmp_path / "a")
+    table(package, 3).remove_columns("label").save_to_disk(str(tmp_path / "b"))
+    with pytest.raises(DataError, match="has the columns image; expected was one called label"):
+        open_data(tmp_path / "b")
+    (tmp_path / "c.parquet").write_bytes(b"PAR1 not really")
+    with pytest.raises(DataError, match=r"c.parquet cannot be read as a Hugging Face dataset"):
+        open_data(tmp_path / "c.parquet")
+    with pytest.raises(DataError, match=r"hf-datasets:nobody/nothing cannot be had from the hub or its local cache"):
+        open_data("hf-datasets:nobody/nothing")
+
+
+def test_without_the_package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "datasets", None)
+    (tmp_path / "dataset_dict.json").write_text("{}")
+    for data in (tmp_path, "hf-datasets:owner/name"):
+        with pytest.raises(MissingDependencyError, match=r"pip install 'vitlab\[hub\]'"):
+            open_data(data)

@@ -1,0 +1,61 @@
+"""Losses against torch's own."""
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from vitlab.core.errors import ConfigError
+from vitlab.objectives.contract import Batch
+from vitlab.objectives.supervised import Supervised, one_hot
+
+
+def given(targets: Tensor) -> tuple[Batch, Tensor]:
+    torch.manual_seed(0)
+    return Batch(torch.randn(6, 3, 2, 2), targets), torch.randn(6, 4)
+
+
+LABELS = torch.tensor([0, 1, 2, 3, 3, 3])
+
+
+@pytest.mark.parametrize("smoothing", [0.0, 0.1])
+def test_softmax_is_torchs(smoothing: float) -> None:
+    batch, logits = given(one_hot(LABELS, 4))
+    loss, metrics = Supervised(label_smoothing=smoothing).loss(lambda _: logits, batch, 0)
+    torch.testing.assert_close(loss, F.cross_entropy(logits, LABELS, label_smoothing=smoothing))
+    assert metrics["accuracy"].item() == pytest.approx((logits.argmax(1) == LABELS).float().mean().item())
+
+
+def test_soft_targets_are_torchs() -> None:
+    targets = torch.rand(6, 4).softmax(1)
+    batch, logits = given(targets)
+    loss, _ = Supervised().loss(lambda _: logits, batch, 0)
+    torch.testing.assert_close(loss, F.cross_entropy(logits, targets))
+
+
+def test_class_weights_are_torchs() -> None:
+    weights = torch.tensor([1.0, 2.0, 3.0, 0.5])
+    batch, logits = given(one_hot(LABELS, 4))
+    loss, _ = Supervised(class_weights=weights).loss(lambda _: logits, batch, 0)
+    torch.testing.assert_close(loss, F.cross_entropy(logits, LABELS, weight=weights))
+
+
+def test_sigmoid_is_a_sum_over_classes() -> None:
+    targets = (torch.rand(6, 4) > 0.5).float()
+    batch, logits = given(targets)
+    loss, metrics = Supervised("sigmoid").loss(lambda _: logits, batch, 0)
+    torch.testing.assert_close(loss, F.binary_cross_entropy_with_logits(logits, targets) * 4)
+    assert metrics["accuracy"].item() == pytest.approx(
+        ((logits.sigmoid() > 0.5) == targets.bool()).float().mean().item()
+    )
+
+
+def test_smoothing_out_of_range_is_refused() -> None:
+    with pytest.raises(ConfigError, match="label_smoothing"):
+        Supervised(label_smoothing=1.0)
+
+
+def test_one_hot_is_torchs() -> None:
+    assert torch.equal(one_hot(LABELS, 4), F.one_hot(LABELS, 4).float())
+    rows = torch.rand(3, 4)
+    assert torch.equal(one_hot(rows, 4), rows)

@@ -1,0 +1,57 @@
+"""What is promised of the package as such: a cheap import, pinned versions, one version number."""
+
+import importlib.metadata
+import importlib.resources
+import re
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+
+import pytest
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
+
+import vitlab
+
+ROOT = Path(__file__).parents[2]
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+
+
+def pins() -> dict[str, Requirement]:
+    lines = (line for line in (ROOT / "constraints.txt").read_text().splitlines() if not line.startswith("#"))
+    return {canonicalize_name(requirement.name): requirement for requirement in map(Requirement, lines)}
+
+
+def requirements() -> list[Requirement]:
+    groups = [PROJECT["dependencies"], *PROJECT["optional-dependencies"].values()]
+    return [requirement for group in groups for requirement in map(Requirement, group) if requirement.name != "vitlab"]
+
+
+def test_import_is_light() -> None:
+    code = "import sys, vitlab; print(*sorted({name.partition('.')[0] for name in sys.modules}))"
+    loaded = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.split()
+    assert "vitlab" in loaded
+    assert not {"torch", "numpy", "PIL", "einops", "jaxtyping", "tyro", "rich"} & set(loaded)
+
+
+@pytest.mark.parametrize("requirement", requirements(), ids=str)
+def test_dependency_is_pinned_to_a_version_it_allows(requirement: Requirement) -> None:
+    (pin,) = pins()[canonicalize_name(requirement.name)].specifier
+    assert pin.operator == "=="
+    assert requirement.specifier.contains(pin.version)
+
+
+def test_constraints_are_versions_only() -> None:
+    lines = [line for line in (ROOT / "constraints.txt").read_text().splitlines() if not line.startswith("#")]
+    assert all(re.fullmatch(r"[a-z0-9-]+==[0-9a-z.]+", line) for line in lines)
+    assert lines == sorted(lines)
+
+
+def test_one_version_number() -> None:
+    assert importlib.metadata.version("vitlab") == PROJECT["version"]
+    assert vitlab.__version__ == PROJECT["version"]
+
+
+def test_types_are_shipped() -> None:
+    assert importlib.resources.files("vitlab").joinpath("py.typed").is_file()

@@ -1,0 +1,138 @@
+"""Update rules against NumPy and torch's own, and who decays."""
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from vitlab.core.errors import ConfigError
+from vitlab.models.create import create
+from vitlab.models.vit import ViT
+from vitlab.training.average import Average
+from vitlab.training.optimisers import Lion, Optimiser, Perturbation, build, kinds, set_rate
+
+
+def test_only_kernels_decay() -> None:
+    model = create("vit-digits", layer_scale=0.1, qk_norm=True, num_registers=2)
+    decaying = {name for name, kind in kinds(model, Optimiser()).items() if kind.decays}
+    for name in decaying:
+        assert name.endswith("weight")
+        assert "norm" not in name
+    assert {"projection.weight", "head.weight", "blocks.0.attention.qkv.weight", "blocks.3.mlp.down.weight"} <= decaying
+    assert not {"prefix", "positions.0.table", "blocks.0.scale1", "projection.bias"} & decaying
+
+
+def test_rates_fall_from_head_to_stem() -> None:
+    model = create("vit-digits")
+    rates = {name: kind.rate for name, kind in kinds(model, Optimiser(layer_decay=0.5, head_rate=10)).items()}
+    assert rates["head.weight"] == 10
+    assert rates["norm.weight"] == 1
+    assert rates["blocks.3.mlp.up.weight"] == 0.5
+    assert rates["blocks.0.mlp.up.weight"] == 0.5**4
+    assert rates["projection.weight"] == rates["positions.0.table"] == 0.5**5
+
+
+def test_groups_get_the_schedules_rate_times_their_own() -> None:
+    model = create("vit-digits")
+    optimisers = build(model, [], Optimiser(layer_decay=0.5, weight_decay=0.1))
+    set_rate(optimisers, 0.2)
+    seen = {(float(group["lr"]), group["weight_decay"]) for group in optimisers[0].param_groups}
+    assert (0.2, 0.1) in seen
+    assert (0.1, 0.0) in seen
+    covered = sum(len(group["params"]) for group in optimisers[0].param_groups)
+    assert covered == len(list(model.parameters()))
+
+
+def test_lion_is_its_papers_rule() -> None:
+    rng = np.random.default_rng(0)
+    weight = rng.normal(size=(3, 4))
+    parameter = nn.Parameter(torch.tensor(weight))
+    optimiser = Lion([{"params": [parameter], "weight_decay": 0.1, "rate": 1.0}], lr=0.01, betas=(0.9, 0.99))
+    momentum = np.zeros_like(weight)
+    for _ in range(4):
+        gradient = rng.normal(size=(3, 4))
+        parameter.grad = torch.tensor(gradient)
+        optimiser.step()
+        update = np.sign(0.9 * momentum + 0.1 * gradient)
+        weight = weight * (1 - 0.01 * 0.1) - 0.01 * update
+        momentum = 0.99 * momentum + 0.01 * gradient
+        np.testing.assert_allclose(parameter.detach().numpy(), weight, rtol=1e-12)
+
+
+def test_adamw_and_sgd_are_torchs() -> None:
+    for name, reference in (
+        ("adamw", lambda p: torch.optim.AdamW(p, lr=0.1, weight_decay=0.0, fused=False, foreach=False)),
+        ("sgd", lambda p: torch.optim.SGD(p, lr=0.1, momentum=0.9, fused=False, foreach=False)),
+    ):
+        torch.manual_seed(0)
+        ours, theirs = create("vit-digits"), create("vit-digits")
+        theirs.load_state_dict(ours.state_dict())
+        optimisers = build(ours, [], Optimiser(name=name, rate=0.1))  # pyright: ignore[reportArgumentType]
+        expected = reference(list(theirs.parameters()))
+        for step in range(3):
+            for model, opts in ((ours, optimisers), (theirs, [expected])):
+                generator = torch.Generator().manual_seed(step)
+                for parameter in model.parameters():
+                    parameter.grad = torch.randn(parameter.shape, generator=generator)
+                for optimiser in opts:
+                    optimiser.step()
+        for a, b in zip(ours.parameters(), theirs.parameters(), strict=True):
+            torch.testing.assert_close(a, b, rtol=1e-5, atol=1e-6)
+
+
+def test_muon_takes_the_inner_matrices_only() -> None:
+    model = create("vit-digits")
+    muon, adamw = build(model, [], Optimiser(name="muon"))
+    names = {id(p): name for name, p in model.named_parameters()}
+    matrices = {names[id(p)] for group in muon.param_groups for p in group["params"]}
+    assert matrices == {
+        f"blocks.{i}.{part}.weight"
+        for i in range(4)
+        for part in ("attention.qkv", "attention.out", "mlp.up", "mlp.down")
+    }
+    assert isinstance(adamw, torch.optim.AdamW)
+
+
+def test_perturbation_goes_uphill_by_its_radius_and_back_to_the_bit() -> None:
+    parameters = [nn.Parameter(torch.randn(3)), nn.Parameter(torch.randn(2, 2))]
+    origins = [p.detach().clone() for p in parameters]
+    for p in parameters:
+        p.grad = torch.randn_like(p)
+    perturbation = Perturbation(parameters, 0.05)
+    perturbation.uphill()
+    moves = torch.cat([(p.detach() - o).flatten() for p, o in zip(parameters, origins, strict=True)])
+    gradient = torch.cat([p.grad.flatten() for p in parameters if p.grad is not None])
+    assert moves.norm().item() == pytest.approx(0.05, rel=1e-4)
+    assert torch.cosine_similarity(moves, gradient, dim=0).item() == pytest.approx(1, abs=1e-5)
+    perturbation.back()
+    assert all(torch.equal(p, o) for p, o in zip(parameters, origins, strict=True))
+
+
+def test_average_by_hand_and_swapped() -> None:
+    model = create("vit-digits", depth=1)
+    assert isinstance(model, ViT)
+    average = Average(model, decay=0.9)
+    value = model.projection.bias.detach().double().numpy().copy()
+    for step in range(1, 40):
+        with torch.no_grad():
+            model.projection.bias.add_(0.1)
+        average.update(step)
+        decay = min(0.9, (1 + step) / (10 + step))
+        value = decay * value + (1 - decay) * model.projection.bias.detach().double().numpy()
+    index = [name for name, _ in model.named_parameters()].index("projection.bias")
+    np.testing.assert_allclose(average.values[index].numpy(), value, rtol=1e-5, atol=1e-6)
+    current = model.projection.bias.detach().clone()
+    average.swap()
+    np.testing.assert_allclose(model.projection.bias.detach().numpy(), value, rtol=1e-5, atol=1e-6)
+    average.swap()
+    assert torch.equal(model.projection.bias, current)
+
+
+def test_nonsense_is_refused() -> None:
+    with pytest.raises(ConfigError, match="positive"):
+        build(create("vit-digits"), [], Optimiser(rate=0.0))
+    with pytest.raises(ConfigError, match="without weight decay"):
+        build(create("vit-digits"), [], Optimiser(name="sgd", weight_decay=0.1))
+    frozen = create("vit-digits").requires_grad_(False)
+    with pytest.raises(ConfigError, match="No parameter is left"):
+        build(frozen, [], Optimiser())

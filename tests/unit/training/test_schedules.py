@@ -1,0 +1,76 @@
+"""Durations and schedules by hand."""
+
+import math
+
+import pytest
+
+from vitlab.core.errors import ConfigError
+from vitlab.training.durations import Pace, steps
+from vitlab.training.schedules import Schedule, resolve
+
+PACE = Pace(batch_size=100, epoch_size=1050)
+
+
+@pytest.mark.parametrize(
+    ("duration", "expected"),
+    [
+        ("7 steps", 7),
+        ("10k steps", 10_000),
+        (12, 12),
+        ("2 epochs", 21),
+        ("0.5 epochs", 5),
+        ("1M images", 10_000),
+        ("50 images", 1),
+        ("0 steps", 0),
+        ("10%", 20),
+    ],
+)
+def test_durations(duration: str | int, expected: int) -> None:
+    assert steps(duration, PACE, total=200) == expected
+
+
+@pytest.mark.parametrize("duration", ["soon", "3 weeks", "-1 steps", ""])
+def test_what_is_no_duration_is_refused(duration: str) -> None:
+    with pytest.raises(ConfigError, match="no duration"):
+        steps(duration, PACE)
+
+
+def test_a_percentage_needs_a_whole() -> None:
+    with pytest.raises(ConfigError, match="part of itself"):
+        steps("5%", PACE)
+
+
+def test_linear_is_the_papers() -> None:
+    schedule = resolve(Schedule(kind="linear", total="100 steps", warmup="10 steps", end=0.1), PACE)
+    assert [schedule.factor(s) for s in (0, 4, 9)] == pytest.approx([0.1, 0.5, 1.0])
+    assert schedule.factor(10) == 1
+    assert schedule.factor(55) == pytest.approx(0.1 + 0.9 * 0.5)
+    assert schedule.factor(100) == pytest.approx(0.1)
+
+
+def test_cosine() -> None:
+    schedule = resolve(Schedule(kind="cosine", total="100 steps", warmup="0 steps"), PACE)
+    for step in (0, 25, 50, 99):
+        assert schedule.factor(step) == pytest.approx((1 + math.cos(math.pi * step / 100)) / 2)
+
+
+def test_reciprocal_square_root_with_cooldown() -> None:
+    schedule = resolve(
+        Schedule(kind="rsqrt", total="1000 steps", warmup="10 steps", timescale="100 steps", cooldown="100 steps"), PACE
+    )
+    assert schedule.factor(10) == 1
+    assert schedule.factor(310) == pytest.approx(math.sqrt(100 / 400))
+    assert schedule.factor(950) == pytest.approx(math.sqrt(100 / 1040) * 0.5)
+
+
+def test_constant_with_cooldown() -> None:
+    schedule = resolve(Schedule(kind="constant", total="100 steps", warmup="0 steps", cooldown="20%"), PACE)
+    assert schedule.factor(50) == schedule.factor(80) == 1
+    assert schedule.factor(90) == pytest.approx(0.5)
+
+
+def test_parts_longer_than_the_whole_are_refused() -> None:
+    with pytest.raises(ConfigError, match="exceed the run"):
+        resolve(Schedule(total="10 steps", warmup="11 steps"), PACE)
+    with pytest.raises(ConfigError, match="no steps"):
+        resolve(Schedule(total="0 epochs"), PACE)

@@ -1,0 +1,172 @@
+"""One step: accumulation, clipping, skipping, SAM, and checkpoints that go on to the bit."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from vitlab.core.errors import CheckpointError
+from vitlab.models.create import create
+from vitlab.objectives.contract import Batch
+from vitlab.objectives.supervised import Supervised, one_hot
+from vitlab.training import checkpoints
+from vitlab.training.average import Average
+from vitlab.training.distribution import World
+from vitlab.training.optimisers import Optimiser, build
+from vitlab.training.state import State
+from vitlab.training.step import Stepper
+
+RATE = 1e-2
+ALONE = World(0, 1, torch.device("cpu"))
+
+
+def make(accumulate: int = 1, average: float | None = None, **optimiser: Any) -> tuple[State, Stepper]:
+    torch.manual_seed(0)
+    model, objective = create("vit-digits", depth=2, dropout=optimiser.pop("dropout", 0.0)), Supervised()
+    spec = Optimiser(**{"rate": 1e-2, **optimiser})
+    optimisers = build(model, objective.parameters(), spec)
+    state = State(model.train(), objective, optimisers, Average(model, average) if average else None)
+    return state, Stepper(state, model, Batches(), spec, accumulate=accumulate, seed=3, world=ALONE)
+
+
+class Batches:
+    """A feed of random batches, some of them spoilt."""
+
+    spoilt: frozenset[int] = frozenset()
+
+    def batch(self, step: int) -> tuple[torch.Tensor, torch.Tensor]:
+        made = batch(step, spoilt=step in self.spoilt)
+        return made.images, made.targets
+
+    def close(self) -> None:
+        pass
+
+
+def batch(step: int, *, spoilt: bool = False) -> Batch:
+    generator = torch.Generator().manual_seed(step)
+    images = torch.randn(8, 3, 8, 8, generator=generator)
+    if spoilt:
+        images[3] = float("nan")
+    return Batch(images, one_hot(torch.randint(0, 10, (8,), generator=generator), 10))
+
+
+def weights(state: State) -> list[torch.Tensor]:
+    return [value.clone() for value in state.model.state_dict().values()]
+
+
+def test_accumulation_equals_the_large_batch() -> None:
+    (whole, step_whole), (parts, step_parts) = make(name="sgd"), make(accumulate=4, name="sgd")
+    for i in range(5):
+        step_whole(i, RATE)
+        step_parts(i, RATE)
+    for a, b in zip(weights(whole), weights(parts), strict=True):
+        torch.testing.assert_close(a, b, rtol=1e-4, atol=1e-5)
+    assert step_whole.read()["loss"] == pytest.approx(step_parts.read()["loss"], rel=1e-4)
+
+
+def test_clipping_is_torchs() -> None:
+    state, stepper = make(clip=0.01, name="sgd", momentum=0.0)
+    before = weights(state)
+    loss, _ = state.objective.loss(state.model, batch(0), 0)
+    gradients = torch.autograd.grad(loss, list(state.model.parameters()))
+    norm = torch.cat([g.flatten() for g in gradients]).norm()
+    assert norm > 0.01
+    stepper(0, 1.0)
+    moved = torch.cat([(a - b).flatten() for a, b in zip(weights(state), before, strict=True)])
+    assert moved.norm().item() == pytest.approx(0.01, rel=1e-3)
+    assert stepper.read()["gradient norm"] == pytest.approx(norm.item(), rel=1e-4)
+
+
+def test_what_is_not_finite_changes_nothing() -> None:
+    state, stepper = make(average=0.9)
+    stepper.feed.spoilt = frozenset({1})  # pyright: ignore[reportAttributeAccessIssue]
+    stepper(0, RATE)
+    before, averaged = weights(state), [value.clone() for value in state.average.values] if state.average else []
+    assert stepper(1, RATE) is False
+    assert all(torch.equal(a, b) for a, b in zip(weights(state), before, strict=True))
+    assert state.average is not None
+    assert all(torch.equal(a, b) for a, b in zip(state.average.values, averaged, strict=True))
+    assert stepper(2, RATE) is True
+    assert stepper.read()["loss"] < 10
+
+
+def test_sam_uses_the_gradient_at_the_perturbed_weights() -> None:
+    state, stepper = make(sam=0.5, name="sgd", momentum=0.0)
+    plain, _ = make()
+    loss, _ = plain.objective.loss(plain.model, batch(0), 0)
+    parameters = list(plain.model.parameters())
+    gradients = torch.autograd.grad(loss, parameters)
+    norm = torch.cat([g.flatten() for g in gradients]).norm()
+    start = [p.detach().clone() for p in parameters]
+    with torch.no_grad():
+        for p, g in zip(parameters, gradients, strict=True):
+            p.add_(g, alpha=0.5 / norm.item())
+    loss, _ = plain.objective.loss(plain.model, batch(0), 0)
+    uphill = torch.autograd.grad(loss, parameters)
+    stepper(0, 1.0)
+    for p, origin, g in zip(state.model.parameters(), start, uphill, strict=True):
+        torch.testing.assert_close(p, origin - g, rtol=1e-4, atol=1e-5)
+
+
+def test_dropout_depends_on_the_step_alone() -> None:
+    state, stepper = make(dropout=0.3)
+    torch.manual_seed(5)
+    stepper(0, RATE)
+    other, step_other = make(dropout=0.3)
+    torch.manual_seed(99)
+    step_other(0, RATE)
+    assert all(torch.equal(a, b) for a, b in zip(weights(state), weights(other), strict=True))
+
+
+@pytest.mark.parametrize("name", ["adamw", "sgd", "lion", "muon"])
+def test_a_checkpoint_goes_on_to_the_bit(name: str, tmp_path: Path) -> None:
+    state, stepper = make(name=name, average=0.9, dropout=0.1)
+    for i in range(3):
+        stepper(i, RATE)
+    state.progress.step = 3
+    path = checkpoints.write(tmp_path / "a folder", state)
+    again, step_again = make(name=name, average=0.9, dropout=0.1)
+    checkpoints.read(path, again)
+    assert again.progress.step == 3
+    for i in range(3, 6):
+        stepper(i, RATE)
+        step_again(i, RATE)
+    assert all(torch.equal(a, b) for a, b in zip(weights(state), weights(again), strict=True))
+    assert state.average is not None
+    assert again.average is not None
+    assert all(torch.equal(a, b) for a, b in zip(state.average.values, again.average.values, strict=True))
+
+
+def test_last_and_best_are_kept_and_partial_ones_ignored(tmp_path: Path) -> None:
+    state, _ = make()
+    for step in (1, 2, 3, 4):
+        state.progress.step = step
+        if step == 2:
+            state.progress.best_step = 2
+        checkpoints.write(tmp_path, state)
+    (tmp_path / ".step-000000009.partial").mkdir()
+    assert [step for step, _ in checkpoints.complete(tmp_path)] == [2, 4]
+
+
+def test_damaged_checkpoints_are_named(tmp_path: Path) -> None:
+    state, _ = make()
+    path = checkpoints.write(tmp_path, state)
+    next(path.glob("*.distcp")).write_bytes(b"")
+    with pytest.raises(CheckpointError, match="cannot be read"):
+        checkpoints.read(path, state)
+
+
+def test_a_full_disk_keeps_the_last_good_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    state, _ = make()
+    state.progress.step = 1
+    checkpoints.write(tmp_path, state)
+    usage = type("Usage", (), {"free": 1000})
+    monkeypatch.setattr(checkpoints.shutil, "disk_usage", lambda _: usage)
+    state.progress.step = 2
+    with pytest.raises(checkpoints.DiskFullError, match=r"make room and resume.*step-000000001"):
+        checkpoints.write(tmp_path, state)
+    kept = checkpoints.complete(tmp_path)
+    assert [step for step, _ in kept] == [1]
+    assert json.loads((kept[0][1] / "progress.json").read_text())["step"] == 1
