@@ -85,13 +85,17 @@ class Preprocess:
 
         On a CPU the pages of a new batch cost more than the arithmetic: a loop does well to keep one.
         """
-        mean = torch.tensor(self.mean, device=pixels.device).view(3, 1, 1)
-        std = torch.tensor(self.std, device=pixels.device).view(3, 1, 1)
+        mean, std = _column(self.mean, pixels.device), _column(self.std, pixels.device)
         if out is None:
             return pixels.float().contiguous().div_(255).sub_(mean).div_(std)
         for image, target in zip(pixels, out, strict=True):  # one at a time stays in the cache
             target.copy_(image).div_(255).sub_(mean).div_(std)
         return out
+
+
+def _column(values: tuple[float, ...], device: torch.device) -> Float[Tensor, "c 1 1"]:
+    """One value a channel, made on the device: a copy from the host could not be captured in a CUDA graph."""
+    return torch.cat([torch.full((1, 1, 1), value, device=device) for value in values])
 
 
 def _offset(have: int, want: int) -> int:

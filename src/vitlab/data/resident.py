@@ -11,7 +11,7 @@ from torch import Tensor
 
 from vitlab.core.preprocess import Preprocess
 from vitlab.core.random import key
-from vitlab.data.augmentation import Augmentation, augment, crop, erase, mix
+from vitlab.data.augmentation import Augmentation, augment, crop, erase, make_tables, mix
 from vitlab.data.contract import Array, Split
 from vitlab.data.decoding import decode
 from vitlab.data.order import Order
@@ -50,8 +50,8 @@ def load_pixels(split: Split, progress: Callable[[int], None] | None = None) -> 
 class ResidentFeed:
     """Training batches of a split that lies on the device; every batch is a function of its step.
 
-    `prepare` puts the step and the orders of its epochs into tensors of fixed places, and `make` reads nothing else, so
-    that `make` can be captured in a graph.
+    `prepare` puts the step and the orders of its epochs into tensors of fixed places, and `made` reads nothing else, so
+    that it can be captured in a graph.
     """
 
     def __init__(
@@ -77,7 +77,8 @@ class ResidentFeed:
         self._first_epoch = -1
         self._epoch_start = torch.zeros((), dtype=torch.int64, device=device)
         self._start = torch.zeros((), dtype=torch.int64, device=device)
-        self._make = self.make
+        self._tables = make_tables(augmentation, device)
+        self.made = self.make  # or the compiled one
 
     def prepare(self, step: int) -> None:
         """Make ready for the batch of a step."""
@@ -95,18 +96,19 @@ class ResidentFeed:
         """The batch that was made ready: images and targets, augmented, normalised and mixed."""
         places = self._start + self._offsets
         indices = self._orders[places - self._epoch_start]
-        images = crop(self.augmentation, self.pixels[indices], places, self.key, self.preprocess.size)
-        images = augment(self.augmentation, images, places, self.key)
-        images = erase(self.augmentation, self.preprocess.normalise(images), places, self.key)
-        return mix(self.augmentation, images, self.targets[indices], places, self.key)
+        aug, tables = self.augmentation, self._tables
+        images = crop(aug, self.pixels[indices], places, self.key, self.preprocess.size, tables)
+        images = augment(aug, images, places, self.key, tables)
+        images = erase(aug, self.preprocess.normalise(images), places, self.key, tables)
+        return mix(aug, images, self.targets[indices], places, self.key, tables)
 
     def batch(self, step: int) -> tuple[Float[Tensor, "b 3 h w"], Float[Tensor, "b k"]]:
         self.prepare(step)
-        return self._make()
+        return self.made()
 
     def compile(self) -> None:
         """Make batches with one compiled function."""
-        self._make = torch.compile(self.make)
+        self.made = torch.compile(self.make)
 
     def close(self) -> None:
         """Nothing is held open."""

@@ -70,7 +70,7 @@ class CapturedStepper(Stepper):
 
     def _body(self) -> None:
         torch._foreach_zero_([parameter.grad for parameter in self.parameters])
-        batch = Batch(*self.feed.make())
+        batch = Batch(*self.feed.made())
         with self.autocast():
             loss, metrics = self.state.objective.backward(self.module, batch, 0)
         gradients: list[Tensor] = [p.grad for p in self.parameters if p.grad is not None]
@@ -105,17 +105,17 @@ class CapturedStepper(Stepper):
         progress.skipped_in_a_row = int(self._in_a_row.item())
         self._skipped.zero_()
         if progress.skipped_in_a_row:
-            self.last_batch = Batch(*self.feed.make())
+            self.last_batch = Batch(*self.feed.made())
         return means
 
 
 def can_capture(stepper_arguments: dict[str, Any]) -> bool:
     """Whether a run's parts allow the capture."""
     state, feed, spec = stepper_arguments["state"], stepper_arguments["feed"], stepper_arguments["spec"]
+    lr = state.optimisers[0].param_groups[0]["lr"]
     return (
         isinstance(feed, ResidentFeed)
-        and stepper_arguments["world"].device.type == "cuda"
-        and stepper_arguments["world"].size == 1
+        and isinstance(lr, Tensor)  # rates on the device: one process, one copy of the model
         and stepper_arguments["accumulate"] == 1
         and spec.name in ("adamw", "sgd")
         and spec.sam is None

@@ -56,8 +56,13 @@ def kinds(model: Model, spec: Optimiser) -> dict[str, Kind]:
     return found
 
 
-def build(model: Model, extra: Iterable[nn.Parameter], spec: Optimiser) -> list[torch.optim.Optimizer]:
-    """The optimisers of a model and of an objective's own parameters: one, or with Muon one more for the matrices."""
+def build(
+    model: Model, extra: Iterable[nn.Parameter], spec: Optimiser, *, on_device: bool = False
+) -> list[torch.optim.Optimizer]:
+    """The optimisers of a model and of an objective's own parameters: one, or with Muon one more for the matrices.
+
+    `on_device` keeps their rates and step counts on the GPU, so that a step can be captured in a graph.
+    """
     if spec.rate <= 0:
         raise ConfigError(f"The learning rate must be positive, not {spec.rate}.")
     groups: dict[tuple[float, bool, bool], list[nn.Parameter]] = {}
@@ -76,21 +81,23 @@ def build(model: Model, extra: Iterable[nn.Parameter], spec: Optimiser) -> list[
         for (rate, decays, inner), parameters in groups.items()
     ]
     if spec.name != "muon":
-        return [_one(spec.name, settings, spec)]
+        return [_one(spec.name, settings, spec, on_device)]
     inner = [group for group in settings if group["inner"]]
     outer = [group for group in settings if not group["inner"]]
-    return [_one(name, part, spec) for name, part in (("muon", inner), ("adamw", outer)) if part]
+    return [_one(name, part, spec, on_device) for name, part in (("muon", inner), ("adamw", outer)) if part]
 
 
-def _one(name: str, groups: list[dict[str, Any]], spec: Optimiser) -> torch.optim.Optimizer:
-    on_gpu = groups[0]["params"][0].is_cuda
-    rate: Any = torch.tensor(spec.rate, device=groups[0]["params"][0].device) if on_gpu else spec.rate
+def _one(name: str, groups: list[dict[str, Any]], spec: Optimiser, on_device: bool) -> torch.optim.Optimizer:
+    if on_device and name in ("adamw", "sgd"):
+        for group in groups:
+            group["lr"] = torch.tensor(spec.rate, device=group["params"][0].device)
     if name == "adamw":
-        return torch.optim.AdamW(groups, lr=rate, betas=spec.betas, eps=spec.eps, fused=True, capturable=on_gpu)
+        return torch.optim.AdamW(groups, lr=spec.rate, betas=spec.betas, eps=spec.eps, fused=True, capturable=on_device)
     if name == "sgd":
+        sharded = hasattr(groups[0]["params"][0], "full_tensor")  # torch has no fused SGD for sharded parameters
         if spec.weight_decay:
             raise ConfigError("SGD is the paper's, without weight decay (torch's would be coupled): set it to 0.")
-        return torch.optim.SGD(groups, lr=rate, momentum=spec.momentum, fused=True)
+        return torch.optim.SGD(groups, lr=spec.rate, momentum=spec.momentum, fused=not sharded)
     if name == "lamb":
         return Lamb(groups, lr=spec.rate, betas=spec.betas, eps=spec.eps)
     if name == "lion":

@@ -18,7 +18,7 @@ from vitlab.data.augmentation import erase, mix
 from vitlab.data.contract import DataSet, Split
 from vitlab.data.loader import Loader, evaluation_batches
 from vitlab.data.open import hold_out, open_data
-from vitlab.data.order import Order, balanced_weights
+from vitlab.data.order import EvaluationOrder, Order, balanced_weights
 from vitlab.data.resident import ResidentFeed, common_size, load_pixels, whole_pictures
 from vitlab.models.contract import Model
 from vitlab.models.create import create
@@ -195,13 +195,13 @@ def score(
     """Accuracy and loss over a split, each sample once; `score` is what selects: accuracy, or minus the loss."""
     sums = torch.zeros(3, dtype=torch.float64, device=world.device)  # loss, right, count
     objective = Supervised(recipe.loss.kind)
-    with torch.inference_mode(), autocast(), _evaluating(model):
-        for images, labels in _evaluation(model, split, pixels, recipe, world):
+    with torch.no_grad(), autocast(), _evaluating(model):  # inference mode does not go with sharded models
+        for images, labels, counts in _evaluation(model, split, pixels, recipe, world):
             logits = model(images).float()
             targets = one_hot(labels, logits.shape[-1])
-            sums[0] += objective.losses(logits, targets).sum()
-            sums[1] += objective.right(logits, targets).sum()
-            sums[2] += len(labels)
+            sums[0] += objective.losses(logits, targets)[counts].sum()
+            sums[1] += objective.right(logits, targets)[counts].sum()
+            sums[2] += counts.sum()
     if world.size > 1:
         torch.distributed.all_reduce(sums)
     loss, right, count = sums.tolist()
@@ -211,27 +211,30 @@ def score(
 
 def _evaluation(
     model: Model, split: Split, pixels: Tensor | None, recipe: Recipe, world: World
-) -> Iterator[tuple[Tensor, Tensor]]:
-    """A process's share of a split, each sample in one process only."""
-    size = max(recipe.batch_size // world.size, 1)
+) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
+    """A process's share of a split: images, labels, and which of them count.
+
+    All processes get equally many batches, since those of a sharded model must call it together.
+    """
+    size = max(recipe.batch_size // world.size, 1) * world.size
     if pixels is None:
         batches = evaluation_batches(
             split,
             model.preprocess,
-            batch_size=size * world.size,
+            batch_size=size,
             num_workers=workers(recipe),
             rank=world.rank,
             world=world.size,
             max_damaged=recipe.data.max_unreadable,
         )
         for batch in batches:
-            images = model.preprocess.normalise(batch.images[batch.counts].to(world.device))
-            yield images, batch.labels[batch.counts].to(world.device)
+            images = model.preprocess.normalise(batch.images.to(world.device))
+            yield images, batch.labels.to(world.device), batch.counts.to(world.device)
         return
-    labels = torch.from_numpy(split.labels).to(world.device)
-    for start in range(world.rank * size, len(split), world.size * size):
-        chosen = slice(start, start + size)
-        yield whole_pictures(pixels[chosen], model.preprocess), labels[chosen]
+    labels, order = torch.from_numpy(split.labels).to(world.device), EvaluationOrder(len(split), size, world.size)
+    for step in range(len(order)):
+        indices, counts = (torch.from_numpy(part).to(world.device) for part in order.batch(step, world.rank))
+        yield whole_pictures(pixels[indices], model.preprocess), labels[indices], counts
 
 
 def workers(recipe: Recipe) -> int:

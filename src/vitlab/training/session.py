@@ -15,6 +15,7 @@ from vitlab.core.config import from_dict, to_dict
 from vitlab.data.contract import DataSet
 from vitlab.data.description import describe
 from vitlab.data.jpeg import decoder_name
+from vitlab.data.resident import ResidentFeed
 from vitlab.training import checkpoints, loop, prepare
 from vitlab.training.adapters import merged
 from vitlab.training.average import Average
@@ -110,7 +111,8 @@ def _train(
     objective = prepare.build_objective(recipe, parts, dataset.num_classes).to(world.device)
     autocast = _autocast(recipe, world)
     module = spread(model, world, recipe.spread, _dtype(recipe, world))
-    optimisers = build(model, objective.parameters(), recipe.optimiser)
+    alone_on_gpu = world.device.type == "cuda" and world.size == 1 and recipe.spread == "replicate"
+    optimisers = build(model, objective.parameters(), recipe.optimiser, on_device=alone_on_gpu)
     average = None if recipe.optimiser.average is None else Average(model, recipe.optimiser.average)
     state = State(model, objective, optimisers, average)
     if kept := checkpoints.complete(folder / "checkpoints"):
@@ -118,7 +120,6 @@ def _train(
         view.say(f"Going on from step {state.progress.step}.")
     if recipe.compile:
         module.compile()
-
     pixels = {
         name: None if split is None else prepare.resident_pixels(recipe, split, world.device, view.say)
         for name, split in (("train", parts.train), ("val", parts.val), ("test", parts.test))
@@ -127,6 +128,8 @@ def _train(
         recipe, parts.train, pixels["train"], model.preprocess, dataset.num_classes, world, state.progress.step
     )
     stack.callback(feed.close)
+    if recipe.compile and isinstance(feed, ResidentFeed):
+        feed.compile()
     arguments: dict[str, Any] = {
         "state": state,
         "module": module,
@@ -203,7 +206,7 @@ def _export(model: nn.Module, path: Path, world: World) -> None:
     """The model in the native format, adapters folded in."""
     import copy
 
-    whole = copy.deepcopy(model) if world.size == 1 or not hasattr(model, "unshard") else _gathered(model)
+    whole = _gathered(model) if hasattr(model, "unshard") else copy.deepcopy(model)
     merged(whole)
     if world.first:
         save(whole.cpu(), path)  # pyright: ignore[reportArgumentType]

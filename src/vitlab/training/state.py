@@ -48,9 +48,14 @@ class State:
     def restore(self, tensors: dict[str, Any]) -> None:
         """Take over what `tensors` gave, after it has been read back in place."""
         modules = _Both(self.model, self.objective)
+        groups = [group for optimiser in self.optimisers for group in optimiser.param_groups]
+        settings = [{name: value for name, value in group.items() if name != "params"} for group in groups]
         set_state_dict(
             modules, self.optimisers, model_state_dict=tensors["model"], optim_state_dict=tensors["optimiser"]
         )
+        groups = [group for optimiser in self.optimisers for group in optimiser.param_groups]
+        for group, setting in zip(groups, settings, strict=True):
+            group.update(setting)  # this run's own: which kernels there are depends on the device and the processes
         if self.average is not None:
             for value, read in zip(self.average.values, tensors["average"].values(), strict=True):
                 value.copy_(read)

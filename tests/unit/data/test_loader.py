@@ -146,6 +146,19 @@ def test_without_augmentation_whole_pictures_are_resized() -> None:
         np.testing.assert_array_equal(batch.labels.numpy(), np.eye(6, 4)[batch.indices])
 
 
+def test_a_batch_is_normalised_into_memory_that_is_kept(photos: Split) -> None:
+    preprocess = Preprocess(size=SIZE, mean=(0.4, 0.5, 0.6), std=(0.2, 0.3, 0.4))
+    kept_memory = torch.empty(8, 3, *SIZE)
+    for batch in batches(2, photos):
+        found = preprocess.normalise(batch.images, kept_memory)
+        assert found.data_ptr() == kept_memory.data_ptr()
+        torch.testing.assert_close(found, preprocess.normalise(batch.images), rtol=0, atol=0)
+        values = (batch.images.double() / 255 - torch.tensor([0.4, 0.5, 0.6]).view(3, 1, 1)) / torch.tensor(
+            [0.2, 0.3, 0.4]
+        ).view(3, 1, 1)
+        torch.testing.assert_close(found.double(), values, rtol=1e-5, atol=1e-5)
+
+
 def test_the_next_batch_takes_the_place_of_an_earlier_one(photos: Split) -> None:
     with load(photos, 1, ahead=1) as loader:
         first, second = next(loader), next(loader)
@@ -299,7 +312,7 @@ def _resident(process: int) -> int:
 
 
 HEAD = """
-import multiprocessing, signal, sys, time
+import multiprocessing, os, signal, sys, time
 from pathlib import Path
 import numpy as np
 from vitlab.data.augmentation import Augmentation
@@ -308,7 +321,7 @@ from vitlab.data.loader import Loader
 from vitlab.data.order import Order
 from vitlab.data.sources.files import Files
 
-print("imported", flush=True)
+os.write(1, b"imported\\n")  # in one piece, unlike print
 """
 BODY = """
 told = []

@@ -1,8 +1,8 @@
 """Tables that turn counted numbers into parameters, alike on every device.
 
 Only sums, products, quotients of tensors, roots, floors and look-ups lie between a counted number and a parameter: they
-round alike in every IEEE implementation, which exp, sin or the inverse of a distribution do not. To divide by a constant
-is to multiply by its inverse here, since that is what a GPU does and a CPU does not.
+round alike in every IEEE implementation, which exp, sin or the inverse of a distribution do not. Instead of dividing
+by a constant its inverse is multiplied with: a GPU does that anyway, a CPU does not.
 """
 
 import functools

@@ -1,0 +1,117 @@
+"""Two gloo processes against one: the same run, however it is divided."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from changing import changed
+from vitlab.core.config import to_dict
+from vitlab.training import session
+from vitlab.training.recipe import Recipe
+
+SCRIPT = """
+import json, sys
+from pathlib import Path
+from vitlab.core.config import from_dict
+from vitlab.training import session
+from vitlab.training.recipe import Recipe
+
+folder, recipe = Path(sys.argv[1]), Path(sys.argv[2])
+if recipe.name == "resume":
+    session.resume(folder, device="cpu", show=False)
+else:
+    session.train(from_dict(Recipe, json.loads(recipe.read_text()), where="test"), folder, device="cpu", show=False)
+"""
+
+
+def torchrun(folder: Path, recipe: Recipe | None, tmp_path: Path, processes: int = 2) -> None:
+    script, file = tmp_path / "run.py", tmp_path / "resume"
+    script.write_text(SCRIPT)
+    if recipe is not None:
+        file = tmp_path / "given.json"
+        file.write_text(json.dumps(to_dict(recipe)))
+    launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(processes)]
+    run = subprocess.run(
+        [*launcher, str(script), str(folder), str(file)], capture_output=True, text=True, check=False, timeout=100
+    )
+    assert run.returncode == 0, run.stderr[-3000:]
+
+
+def weights(folder: Path) -> torch.Tensor:
+    return torch.cat([value.flatten() for value in load_file(folder / "model" / "model.safetensors").values()])
+
+
+@pytest.fixture
+def exact(short: Recipe) -> Recipe:
+    """20 steps without dropout, whose numbers follow the rank; SGD, since Adam magnifies what is rounded off."""
+    fields = {"model.dropout": 0.0, "model.drop_path": 0.0, "schedule.total": "20 steps", "keep": "last"}
+    return changed(short, **fields, **{"optimiser.name": "sgd", "optimiser.weight_decay": 0.0, "optimiser.rate": 0.05})
+
+
+def test_two_processes_are_one(exact: Recipe, tmp_path: Path) -> None:
+    session.train(exact, tmp_path / "one", device="cpu", show=False)
+    torchrun(tmp_path / "two", exact, tmp_path)
+    torch.testing.assert_close(weights(tmp_path / "two"), weights(tmp_path / "one"), rtol=1e-5, atol=1e-5)
+    one, two = (
+        [json.loads(line) for line in (tmp_path / name / "metrics.jsonl").read_text().splitlines()]
+        for name in ("one", "two")
+    )
+    assert [line["loss"] for line in one if "loss" in line] == pytest.approx(
+        [line["loss"] for line in two if "loss" in line], rel=1e-4
+    )
+    assert [line["val count"] for line in one if "val count" in line] == [
+        line["val count"] for line in two if "val count" in line
+    ]
+
+
+@pytest.mark.parametrize("spread", ["replicate", "shard"])
+def test_a_run_moves_between_one_process_and_two(
+    exact: Recipe, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, spread: str
+) -> None:
+    """Begun by one process, gone on with by two, copies or shards of the model in each."""
+    from vitlab.training.step import Stepper
+
+    session.train(exact, tmp_path / "whole", device="cpu", show=False)
+    recipe = changed(exact, spread=spread)
+    make = Stepper.__call__
+
+    def lost(self: Stepper, step: int, rate: float) -> bool:
+        if step == 10:
+            raise KeyboardInterrupt
+        return make(self, step, rate)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Stepper, "__call__", lost)
+        with pytest.raises(KeyboardInterrupt):
+            session.train(exact, tmp_path / "begun by one", device="cpu", show=False)
+    folder = tmp_path / "begun by one"
+    (folder / "recipe.json").write_text(json.dumps(to_dict(recipe)))
+    torchrun(folder, None, tmp_path)
+    torch.testing.assert_close(weights(folder), weights(tmp_path / "whole"), rtol=1e-4, atol=1e-5)
+
+
+def test_saved_by_two_resumed_on_one(exact: Recipe, tmp_path: Path) -> None:
+    session.train(exact, tmp_path / "whole", device="cpu", show=False)
+    half = changed(exact, **{"schedule.total": "20 steps", "max_skipped": 10})
+    script = tmp_path / "stop.py"
+    script.write_text(
+        "from vitlab.training.step import Stepper\nmake = Stepper.__call__\n"
+        "def lost(self, step, rate):\n"
+        "    if step == 10: raise SystemExit(7)\n"
+        "    return make(self, step, rate)\n"
+        "Stepper.__call__ = lost\n" + SCRIPT
+    )
+    file = tmp_path / "given.json"
+    file.write_text(json.dumps(to_dict(half)))
+    launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
+    run = subprocess.run(
+        [*launcher, str(script), str(tmp_path / "two"), str(file)], capture_output=True, check=False, timeout=300
+    )
+    assert run.returncode != 0
+    session.resume(tmp_path / "two", device="cpu", show=False)
+    torch.testing.assert_close(weights(tmp_path / "two"), weights(tmp_path / "whole"), rtol=1e-4, atol=1e-5)
