@@ -30,11 +30,9 @@ def close(a: torch.Tensor, b: torch.Tensor) -> float:
 
 def exact(recipe: Recipe, **fields: object) -> Recipe:
     """Without dropout, whose numbers a GPU draws otherwise, and in float32 throughout."""
-    return changed(
-        recipe,
-        **{"model.dropout": 0.0, "model.drop_path": 0.0, "precision": "float32", "optimiser.name": "sgd"},
-        **{"optimiser.weight_decay": 0.0, "optimiser.rate": 0.05, "keep": "last", **fields},
-    )
+    same = {"model.dropout": 0.0, "model.drop_path": 0.0, "precision": "float32", "keep": "last"}
+    sgd = {"optimiser.name": "sgd", "optimiser.weight_decay": 0.0, "optimiser.rate": 0.05}
+    return changed(recipe, **(same | sgd | fields))
 
 
 def test_cpu_and_gpu_train_alike(short: Recipe, tmp_path: Path) -> None:

@@ -106,9 +106,9 @@ class AddedPositions(nn.Module):
             self.columns = nn.Parameter(torch.empty(grid[1], width // 2))
             self.prefix = nn.Parameter(torch.empty(num_prefix, width)) if num_prefix else None
 
-    def initialize(self) -> None:
+    def initialize(self, std: float = 0.02) -> None:
         for parameter in self.parameters():
-            nn.init.normal_(parameter, std=0.02)
+            nn.init.normal_(parameter, std=std)
 
     def all_places(self, grid: Grid, device: torch.device) -> Float[Tensor, "n d"]:
         """[num_prefix + N, D] for a whole grid."""
@@ -157,8 +157,8 @@ class RelativePositions(nn.Module):
         offsets = self._offset_grid(grid)
         self.table = nn.Parameter(torch.empty(offsets[0] * offsets[1], head_width))
 
-    def initialize(self) -> None:
-        nn.init.normal_(self.table, std=0.02)
+    def initialize(self, std: float = 0.02) -> None:
+        nn.init.normal_(self.table, std=std)
 
     def _offset_grid(self, grid: Grid) -> Grid:
         if self.kind == "relative":

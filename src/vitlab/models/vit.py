@@ -60,6 +60,7 @@ class ViTConfig:
     qk_norm: bool = False
     layer_scale: float | None = None  # its initial value
 
+    positions_std: float = 0.02  # of learned positions when they are fresh
     dropout: float = 0.0
     attention_dropout: float = 0.0
     drop_path: float = 0.0  # stochastic depth: the last layer's rate, growing linearly from 0
@@ -74,6 +75,8 @@ class ViTConfig:
         for name in ("depth", "num_classes", "num_registers", "positions_for_prefix"):
             if getattr(self, name) < 0:
                 raise ConfigError(f"{name} must not be negative: {getattr(self, name)}.")
+        if not self.positions_std >= 0:
+            raise ConfigError(f"positions_std must not be negative: {self.positions_std}.")
         for name in ("dropout", "attention_dropout", "drop_path"):
             if not 0 <= getattr(self, name) < 1:
                 raise ConfigError(f"{name} must be at least 0 and below 1, not {getattr(self, name)}.")
@@ -402,7 +405,7 @@ class ViT(Model):
         return positions.all_places(self.config.grid, self.projection.weight.device)[positions.num_prefix :]
 
     def initialize(self) -> None:
-        """The official code's: Xavier-uniform kernels, LeCun-normal patches, zero class token, N(0, .02) positions."""
+        """The official code's: Xavier-uniform kernels, LeCun-normal patches, zero class token, normal positions."""
         for module in reversed(list(self.modules())):  # children first, so that their parents have the last word
             if isinstance(module, nn.Linear):
                 nn.init.xavier_uniform_(module.weight)
@@ -411,7 +414,7 @@ class ViT(Model):
             elif isinstance(module, nn.LayerNorm):
                 module.reset_parameters()
             elif isinstance(module, AddedPositions | RelativePositions):
-                module.initialize()
+                module.initialize(self.config.positions_std)
             elif isinstance(module, Attention):
                 for part in module.qkv.weight.chunk(3):  # three kernels, not one of three times the width
                     nn.init.xavier_uniform_(part)

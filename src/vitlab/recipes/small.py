@@ -9,18 +9,20 @@ from vitlab.training.schedules import Schedule
 
 
 def digits() -> Recipe:
-    """A tiny ViT on scikit-learn's embedded digits, for the demo.
+    """A tiny ViT on scikit-learn's embedded digits.
 
     Command: vitlab train digits
+    Hardware and time: one thread of an AMD EPYC beside other work, 62 s.
+    Score: 98.6% on the held-out part that selects, 97.8% on the test part (400 images), one run.
     """
     return Recipe(
         name="digits",
-        model=ModelChoice(source="vit-digits"),
+        model=ModelChoice(source="vit-digits", dropout=0.1, set=("positions_std=0.5",)),
         data=DataChoice(source="digits", val_fraction=0.1),
-        augmentation=Augmentation(crop="pad", pad=1, flip=0.0, mixup=0.2),
+        augmentation=Augmentation(crop="pad", pad=1, flip=0.0, mixup=0.4),
         loss=Loss(label_smoothing=0.1),
-        optimiser=Optimiser(rate=2e-3, weight_decay=0.05, clip=1.0, average=0.99),
-        schedule=Schedule(kind="cosine", total="60 epochs", warmup="5%"),
+        optimiser=Optimiser(rate=3e-3, weight_decay=0.05, clip=1.0, average=0.99),
+        schedule=Schedule(kind="cosine", total="100 epochs", warmup="5%"),
         batch_size=64,
         evaluate_every="5 epochs",
         checkpoint_every="10 epochs",
@@ -30,7 +32,12 @@ def digits() -> Recipe:
 def _small_images(name: str, model: str, data: str, *, epochs: int, image_size: int) -> Recipe:
     return Recipe(
         name=name,
-        model=ModelChoice(source=model, drop_path=0.1, image_size=image_size, set=("pool=mean", "class_token=false")),
+        model=ModelChoice(
+            source=model,
+            drop_path=0.1,
+            image_size=image_size,
+            set=("pool=mean", "class_token=false", "positions_std=0.5"),
+        ),
         data=DataChoice(source=data, val_fraction=0.0),
         augmentation=Augmentation(
             crop="pad",
@@ -43,7 +50,7 @@ def _small_images(name: str, model: str, data: str, *, epochs: int, image_size: 
             cutmix=1.0,
         ),
         loss=Loss(label_smoothing=0.1),
-        optimiser=Optimiser(rate=1e-3, weight_decay=0.05, clip=1.0, average=0.9998),
+        optimiser=Optimiser(rate=5e-4, weight_decay=0.05, clip=1.0, average=0.9998),
         schedule=Schedule(kind="cosine", total=f"{epochs} epochs", warmup="10 epochs"),
         batch_size=256,
         compile=True,
@@ -58,6 +65,8 @@ def cifar10() -> Recipe:
     """A plain ViT on CIFAR-10 from scratch, the set resident on the device.
 
     Command: vitlab train cifar10 --data.source PATH
+    Hardware and time: meant for one GPU.
+    Score: none seen yet with these values; docs/log.md says what a first look at others taught.
     """
     return _small_images("cifar10", "vit-s4-32", "cifar10", epochs=200, image_size=32)
 
@@ -66,6 +75,8 @@ def cifar100() -> Recipe:
     """The same on CIFAR-100.
 
     Command: vitlab train cifar100 --data.source PATH
+    Hardware and time: meant for one GPU.
+    Score: none seen here.
     """
     return _small_images("cifar100", "vit-s4-32", "cifar100", epochs=200, image_size=32)
 
@@ -74,6 +85,8 @@ def tiny_imagenet() -> Recipe:
     """The same on Tiny-ImageNet, 64 px in patches of 8.
 
     Command: vitlab train tiny-imagenet --data.source PATH
+    Hardware and time: meant for one GPU.
+    Score: none seen here.
     """
     return _small_images("tiny-imagenet", "vit-s8-64", "tiny-imagenet", epochs=200, image_size=64)
 

@@ -38,6 +38,7 @@ def join(device: str | None = None) -> Iterator[World]:
     where = torch.device(f"cuda:{local}") if chosen == "cuda" else torch.device(chosen)
     if where.type == "cuda":
         torch.cuda.set_device(where)
+        torch.backends.cuda.enable_cudnn_sdp(False)  # its backward gives NaN in bf16: docs/decisions/0005
     if "RANK" not in os.environ:
         yield World(0, 1, where)
         return

@@ -29,7 +29,7 @@ from vitlab.training.run import RunError, Stop, differences, environment, locked
 from vitlab.training.schedules import resolve
 from vitlab.training.state import State
 from vitlab.training.step import Stepper
-from vitlab.weights.load import save
+from vitlab.weights.load import load, save
 
 
 @dataclass(frozen=True)
@@ -149,10 +149,10 @@ def _train(
         for name in ("log", "evaluate", "checkpoint")
     }
 
-    def evaluate(name: str) -> Mapping[str, float]:
-        split = getattr(parts, name)
+    def validate() -> Mapping[str, float]:
+        assert parts.val is not None
         with _averaged(state):
-            return prepare.score(model, split, pixels[name], recipe, world, autocast)
+            return prepare.score(model, parts.val, pixels["val"], recipe, world, autocast)
 
     def save_model() -> None:
         with _averaged(state):
@@ -169,7 +169,7 @@ def _train(
         stop=stop,
         sinks=sinks,
         view=view,
-        evaluate=functools.partial(evaluate, "val") if parts.val is not None else None,
+        evaluate=validate if parts.val is not None else None,
         save_best=save_model if recipe.keep == "best" else lambda: None,
         patience=recipe.patience,
         max_skipped=recipe.max_skipped,
@@ -179,8 +179,12 @@ def _train(
     if ending.reason != "signal":
         if recipe.keep == "last" or parts.val is None:
             save_model()
+        if world.size > 1:
+            torch.distributed.barrier()
         if parts.test is not None:
-            scores = {f"test {name}": value for name, value in evaluate("test").items()}
+            kept = load(folder / "model").to(world.device)  # the weights that are handed out, the best or the last
+            tested = prepare.score(kept, parts.test, pixels["test"], recipe, world, autocast)
+            scores = {f"test {name}": value for name, value in tested.items()}
         if state.progress.best_score is not None:
             scores["best val score"] = state.progress.best_score
         if world.first:

@@ -17,7 +17,15 @@ from vitlab.weights.container import TensorFile
 from vitlab.weights.mapping import Rule
 
 # What a file need not say: it changes nothing about what trained weights compute at their own resolution.
-NOT_STORED = {"dropout", "attention_dropout", "drop_path", "checkpoint_blocks", "indivisible", "resize_rule"}
+NOT_STORED = {
+    "positions_std",
+    "dropout",
+    "attention_dropout",
+    "drop_path",
+    "checkpoint_blocks",
+    "indivisible",
+    "resize_rule",
+}
 
 
 @dataclass(frozen=True)

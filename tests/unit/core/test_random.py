@@ -19,7 +19,7 @@ def reference(run_key: int, counter: int, draw: int) -> int:
             x = (x ^ x >> shift) * factor & WORD
         return x ^ x >> 16
 
-    return mix(mix(mix(counter & WORD ^ run_key) ^ counter >> 32) ^ mix(draw + 0x85EBCA6B & WORD))
+    return mix(mix(mix(counter & WORD ^ run_key) ^ counter >> 32) ^ mix(draw + 0x05EBCA6B & WORD))
 
 
 @given(
