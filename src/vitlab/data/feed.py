@@ -85,7 +85,9 @@ class Feed:
         self._unfinished = [0] * num_slots
         self._damaged: list[list[Damaged]] = [[] for _ in range(num_slots)]
         self._used: int | None = None
-        self._workers = Workers(num_workers, SharedObject(context, reader), slots) if num_workers else None
+        # Kept as long as the workers: memory that this process lets go of is given to whoever asks next.
+        self._shared = SharedObject(context, reader) if num_workers else None
+        self._workers = None if self._shared is None else Workers(num_workers, self._shared, slots)
         self._read_ahead()
 
     def __iter__(self) -> Self:

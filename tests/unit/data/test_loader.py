@@ -240,6 +240,19 @@ def _kept(batch: EvaluationBatch) -> EvaluationBatch:
     return batch._replace(images=batch.images.clone())
 
 
+def test_an_evaluation_in_between_changes_nothing() -> None:
+    """What workers read from stays theirs when other loaders come and go."""
+    values = np.random.default_rng(0).integers(0, 256, (40, *SIZE, 3), dtype=np.uint8)
+    split = Split(Pixels(values, "them"), np.arange(40) % 3)
+    expected = batches(8, split, 0, batch_size=8)
+    seen: list[Batch] = []
+    with load(split, 2, batch_size=8) as loader:
+        for _ in range(8):
+            seen.append(kept(next(loader)))
+            list(evaluation_batches(split, Preprocess(size=SIZE), batch_size=10, num_workers=2))
+    assert_same(seen, expected)
+
+
 def test_evaluation_leaves_damaged_images_out(some_damaged: Split) -> None:
     counted: list[int] = []
     for _, _, indices, counts in evaluation_batches(some_damaged, Preprocess(size=SIZE), batch_size=5, num_workers=1):
