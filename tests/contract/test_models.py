@@ -103,6 +103,7 @@ class TestFamily:
 
     @pytest.mark.slow
     @pytest.mark.compiled
+    @pytest.mark.inductor
     def test_compiled_by_inductor_trains_the_same(self, family: str) -> None:
         model, images = build(family).train(), torch.randn(2, 3, 32, 48)
         model(images).square().sum().backward()
@@ -112,7 +113,6 @@ class TestFamily:
         for parameter, gradient in zip(model.parameters(), expected, strict=True):
             torch.testing.assert_close(parameter.grad, gradient, rtol=1e-3, atol=1e-4)
 
-    @pytest.mark.slow
     @pytest.mark.compiled
     def test_exported_program_takes_any_batch(self, family: str) -> None:
         model, images = build(family), torch.randn(2, 3, 32, 48)

@@ -120,7 +120,7 @@ def test_compiled_bf16_training_learns(short: Recipe, tmp_path: Path) -> None:
 
 
 def test_one_sharded_rank_trains_as_one_process(short: Recipe, tmp_path: Path) -> None:
-    recipe = exact(short)
+    recipe = exact(short, **{"optimiser.rate": 1e-3})
     session.train(recipe, tmp_path / "alone", device="cuda", show=False)
     script = tmp_path / "shard.py"
     script.write_text(

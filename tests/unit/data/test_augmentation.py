@@ -269,6 +269,7 @@ def everything(
 
 
 @pytest.mark.compiled
+@pytest.mark.inductor
 @pytest.mark.slow
 def test_the_batched_path_compiles_without_a_break():
     images, targets, run_key = pictures(32, 20), torch.eye(32), torch.tensor(KEY)
