@@ -165,6 +165,20 @@ def test_every_option_trains(short: Recipe, tmp_path: Path, fields: dict[str, ob
     assert api.load(tmp_path / "run").load_report.lines() == []
 
 
+def test_adapters_are_folded_in_at_every_save(short: Recipe, tmp_path: Path) -> None:
+    """Saved in the middle of the run and at its end; the frozen weights move only by the adapters' low rank."""
+    recipe = changed(short, **{"model.lora": 2, "optimiser.average": None, "keep": "last", "optimiser.rate": 0.01})
+    first = changed(recipe, **{"schedule.total": "1 step", "schedule.warmup": "0 steps", "optimiser.rate": 1e-12})
+    session.train(first, tmp_path / "start", device="cpu", show=False)
+    session.train(changed(recipe, keep="best"), tmp_path / "best", device="cpu", show=False)
+    session.train(recipe, tmp_path / "end", device="cpu", show=False)
+    before, after = (load_file(tmp_path / name / "model" / "model.safetensors") for name in ("start", "end"))
+    moved = after["blocks.0.mlp.up.weight"] - before["blocks.0.mlp.up.weight"]
+    assert moved.abs().max() > 1e-4
+    assert torch.linalg.matrix_rank(moved.double(), rtol=1e-4) == 2
+    assert torch.equal(before["projection.weight"], after["projection.weight"])
+
+
 def test_fine_tuning_replaces_the_head_and_resizes(short: Recipe, small_set: Path, tmp_path: Path) -> None:
     session.train(changed(short, **{"schedule.total": "6 steps"}), tmp_path / "first", device="cpu", show=False)
     ended = api.finetune(
@@ -186,6 +200,13 @@ def test_fine_tuning_replaces_the_head_and_resizes(short: Recipe, small_set: Pat
     after = load_file(frozen.folder / "model" / "model.safetensors")
     assert all(torch.equal(after[name], value) for name, value in before.items() if not name.startswith("head."))
     assert not torch.equal(after["head.weight"], before["head.weight"])
+
+
+def test_a_class_with_one_image_is_refused(short: Recipe, tmp_path: Path) -> None:
+    lonely = tmp_path / "lonely.npz"
+    np.savez(lonely, images=np.zeros((9, 8, 8, 3), np.uint8), labels=np.array([0, 0, 0, 0, 1, 1, 1, 1, 2]))
+    with pytest.raises(Error, match="class '2' has fewer than two images"):
+        session.train(changed(short, **{"data.source": str(lonely)}), tmp_path / "run", device="cpu", show=False)
 
 
 def test_one_class_and_no_images_are_refused(short: Recipe, tmp_path: Path) -> None:

@@ -1,6 +1,7 @@
 """Training a part of a model: the head alone, or low-rank adapters (LoRA, arXiv 2106.09685)."""
 
 import math
+from collections.abc import Mapping
 from typing import Literal, final
 
 import torch
@@ -45,8 +46,13 @@ def choose(model: Model, part: Literal["all", "head"], lora: int | None) -> None
                 module.parametrizations.weight.original.requires_grad_(False)  # pyright: ignore[reportAttributeAccessIssue]
 
 
-def merged(model: nn.Module) -> None:
-    """Fold adapters into the weights they adapt, in place."""
-    for module in model.modules():
-        if parametrize.is_parametrized(module, "weight"):
-            parametrize.remove_parametrizations(module, "weight", leave_parametrized=True)
+def merged(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """A state dict with adapters folded into the weights they adapt, under the model's own names."""
+    mark, whole = ".parametrizations.weight.", dict[str, Tensor]()
+    for name, value in state.items():
+        stem, marked, rest = name.partition(mark)
+        if not marked:
+            whole[name] = value
+        elif rest == "original":
+            whole[f"{stem}.weight"] = value + state[f"{stem}{mark}0.b"] @ state[f"{stem}{mark}0.a"]
+    return whole

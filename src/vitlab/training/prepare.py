@@ -49,7 +49,16 @@ def divide(dataset: DataSet) -> Parts:
         raise Error(f"{dataset.name} has no training images.")
     if dataset.num_classes < 2:
         raise Error(f"{dataset.name} has one class only ('{dataset.classes[0]}'): a classifier needs two or more.")
-    return Parts(train, dataset.splits.get("val"), dataset.splits.get("test"))
+    val = dataset.splits.get("val")
+    if not dataset.multi_label:
+        counts = train.counts(dataset.num_classes) + (0 if val is None else val.counts(dataset.num_classes))
+        few = [name for name, count in zip(dataset.classes, counts, strict=True) if count < 2]
+        if few:
+            raise Error(
+                f"{dataset.name}: the class '{few[0]}' has fewer than two images, too few to learn from and to check:"
+                " add some, or leave the class out."
+            )
+    return Parts(train, val, dataset.splits.get("test"))
 
 
 def open_parts(recipe: Recipe) -> DataSet:

@@ -6,16 +6,19 @@ import functools
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import torch
-from torch import nn
+from torch import Tensor
+from torch.distributed.checkpoint.state_dict import StateDictOptions, get_model_state_dict
 
 from vitlab.core.config import from_dict, to_dict
 from vitlab.data.contract import DataSet
 from vitlab.data.description import describe
 from vitlab.data.jpeg import decoder_name
 from vitlab.data.resident import ResidentFeed
+from vitlab.models.contract import Model
+from vitlab.models.create import empty_model
 from vitlab.training import checkpoints, loop, prepare
 from vitlab.training.adapters import merged
 from vitlab.training.average import Average
@@ -206,27 +209,17 @@ def _averaged(state: State) -> Any:
             state.average.swap()
 
 
-def _export(model: nn.Module, path: Path, world: World) -> None:
-    """The model in the native format, adapters folded in."""
-    import copy
-
-    whole = _gathered(model) if hasattr(model, "unshard") else copy.deepcopy(model)
-    merged(whole)
+def _export(model: Model, path: Path, world: World) -> None:
+    """The model in the native format, whole and with adapters folded in."""
+    if hasattr(model, "unshard"):  # every process has to take part
+        weights = get_model_state_dict(model, options=StateDictOptions(full_state_dict=True, cpu_offload=True))
+    else:
+        weights = {name: value.detach().cpu() for name, value in model.state_dict().items()}
     if world.first:
-        save(whole.cpu(), path)  # pyright: ignore[reportArgumentType]
-
-
-def _gathered(model: nn.Module) -> nn.Module:
-    from torch.distributed.checkpoint.state_dict import StateDictOptions, get_model_state_dict
-
-    from vitlab.models.create import empty_model
-
-    weights = get_model_state_dict(model, options=StateDictOptions(full_state_dict=True, cpu_offload=True))
-    whole = empty_model(model.config, model.preprocess)  # pyright: ignore[reportArgumentType]
-    if weights:
-        whole.load_state_dict(weights, assign=True)
-    whole.labels = model.labels  # pyright: ignore[reportAttributeAccessIssue]
-    return whole
+        whole = empty_model(model.config, model.preprocess)
+        whole.load_state_dict(merged(cast("Mapping[str, Tensor]", weights)), assign=True)
+        whole.labels = model.labels
+        save(whole, path)
 
 
 def _dtype(recipe: Recipe, world: World) -> torch.dtype:

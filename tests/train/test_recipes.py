@@ -1,0 +1,67 @@
+"""Every recipe: it is documented, survives JSON, and trains two steps at a reduced size."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from changing import changed
+from vitlab.core.config import from_dict, to_dict
+from vitlab.core.errors import UnknownNameError
+from vitlab.models.create import create
+from vitlab.models.zoo import ZOO
+from vitlab.recipes import RECIPES, find_recipe
+from vitlab.training import session
+from vitlab.training.durations import Pace
+from vitlab.training.recipe import Recipe
+from vitlab.training.schedules import resolve
+from vitlab.weights.load import save
+from vitlab.weights.published import PUBLISHED
+
+SIZES = {"jft": 303_000_000, "imagenet21k": 14_000_000, "imagenet": 1_281_167, "digits": 1_797}  # training images
+
+
+@pytest.mark.parametrize("name", RECIPES)
+def test_a_recipe_resolves_and_says_what_it_is(name: str) -> None:
+    recipe, words = find_recipe(name), RECIPES[name].__doc__ or ""
+    assert recipe.name == name
+    assert all(part in words for part in ("Command:", f"train {name}", "Hardware and time:", "Score:"))
+    assert recipe.model.source in (PUBLISHED if recipe.model.pretrained else ZOO)
+    assert from_dict(Recipe, json.loads(json.dumps(to_dict(recipe))), where=name) == recipe
+    schedule = resolve(recipe.schedule, Pace(recipe.batch_size, SIZES.get(recipe.data.source, 50_000)))
+    assert schedule.factor(schedule.total - 1) < schedule.factor(schedule.warmup)
+
+
+@pytest.mark.parametrize("name", RECIPES)
+def test_a_recipe_trains(name: str, small_set: Path, tmp_path: Path) -> None:
+    recipe = find_recipe(name)
+    source = "vit-digits"
+    if recipe.model.pretrained:
+        source = str(tmp_path / "trained")
+        save(create("vit-digits"), source)
+    small = {"model.source": source, "model.image_size": 16 if recipe.model.pretrained else None, "batch_size": 16}
+    short = {"schedule.total": "2 steps", "schedule.warmup": "1 step", "compile": False, "precision": "float32"}
+    data = {"data.source": str(small_set), "data.workers": 0, "augmentation.pad": 1}
+    reduced = changed(recipe, **small, **short, **data)
+    ended = session.train(reduced, tmp_path / "run", device="cpu", show=False)
+    assert ended.step == 2
+    assert (tmp_path / "run" / "model" / "model.safetensors").exists()
+
+
+def test_the_papers_tables_are_all_there() -> None:
+    """Table 3's rows for plain ViTs, and table 4's sets."""
+    sizes = {"vit-b32", "vit-b16", "vit-l32", "vit-l16"}
+    assert {f"{size}-{data}" for size in sizes for data in ("jft", "imagenet21k", "imagenet")} <= set(RECIPES)
+    assert "vit-h14-jft" in RECIPES
+    for data in ("imagenet", "cifar10", "cifar100", "pets", "flowers102", "vtab"):
+        assert f"finetune-{data}" in RECIPES
+    huge = find_recipe("vit-h14-jft")
+    assert (huge.optimiser.rate, huge.optimiser.weight_decay, huge.schedule.total) == (3e-4, 0.1, "14 epochs")
+    base = find_recipe("vit-b16-imagenet")
+    assert (base.optimiser.rate, base.optimiser.weight_decay, base.optimiser.clip) == (3e-3, 0.3, 1.0)
+    assert (base.schedule.kind, base.model.dropout, base.batch_size) == ("cosine", 0.1, 4096)
+
+
+def test_an_unknown_recipe_gets_near_matches() -> None:
+    with pytest.raises(UnknownNameError, match="Did you mean digits"):
+        find_recipe("digit")
