@@ -1,7 +1,10 @@
-"""Recipes with some fields changed."""
+"""Recipes with some fields changed, and runs that are lost at some step."""
+
+import pytest
 
 from vitlab.core.config import from_dict, to_dict
 from vitlab.training.recipe import Recipe
+from vitlab.training.step import Stepper
 
 
 def changed(recipe: Recipe, **fields: object) -> Recipe:
@@ -14,3 +17,15 @@ def changed(recipe: Recipe, **fields: object) -> Recipe:
             place = place[part]
         place[last] = value
     return from_dict(Recipe, content, where="test")
+
+
+def lose_at(step: int, patch: pytest.MonkeyPatch, kind: type[Stepper] = Stepper) -> None:
+    """The process is lost before that step is made."""
+    make = kind.__call__
+
+    def lost(self: Stepper, at: int, rate: float) -> bool:
+        if at == step:
+            raise KeyboardInterrupt
+        return make(self, at, rate)
+
+    patch.setattr(kind, "__call__", lost)

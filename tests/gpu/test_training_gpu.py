@@ -8,13 +8,12 @@ from pathlib import Path
 import pytest
 import torch
 
-from changing import changed
+from changing import changed, lose_at
 from vitlab.core.random import key
 from vitlab.data.augmentation import Augmentation, augment, crop, erase, mix
 from vitlab.training import session
 from vitlab.training.captured import CapturedStepper
 from vitlab.training.recipe import Recipe
-from vitlab.training.step import Stepper
 from vitlab.weights.load import load
 
 pytestmark = pytest.mark.gpu
@@ -62,15 +61,8 @@ def test_captured_steps_are_the_same_steps(
 def test_a_lost_run_goes_on(short: Recipe, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     recipe = changed(short, precision="float32")
     session.train(recipe, tmp_path / "whole", device="cuda", show=False)
-    make = CapturedStepper.__call__
-
-    def lost(self: CapturedStepper, step: int, rate: float) -> bool:
-        if step == 14:
-            raise KeyboardInterrupt
-        return make(self, step, rate)
-
     with monkeypatch.context() as patch:
-        patch.setattr(CapturedStepper, "__call__", lost)
+        lose_at(14, patch, CapturedStepper)
         with pytest.raises(KeyboardInterrupt):
             session.train(recipe, tmp_path / "lost", device="cuda", show=False)
     session.resume(tmp_path / "lost", device="cuda", show=False)
@@ -151,4 +143,3 @@ def test_stepper_on_the_gpu_without_a_resident_set(short: Recipe, tmp_path: Path
     recipe = changed(short, **{"data.resident": False, "data.workers": 2})
     ended = session.train(recipe, tmp_path / "run", device="cuda", show=False)
     assert ended.step == 24
-    assert Stepper is not CapturedStepper

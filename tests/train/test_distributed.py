@@ -9,7 +9,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from changing import changed
+from changing import changed, lose_at
 from vitlab.core.config import to_dict
 from vitlab.training import session
 from vitlab.training.recipe import Recipe
@@ -74,19 +74,10 @@ def test_a_run_moves_between_one_process_and_two(
     exact: Recipe, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, spread: str
 ) -> None:
     """Begun by one process, gone on with by two, copies or shards of the model in each."""
-    from vitlab.training.step import Stepper
-
     session.train(exact, tmp_path / "whole", device="cpu", show=False)
     recipe = changed(exact, spread=spread)
-    make = Stepper.__call__
-
-    def lost(self: Stepper, step: int, rate: float) -> bool:
-        if step == 10:
-            raise KeyboardInterrupt
-        return make(self, step, rate)
-
     with monkeypatch.context() as patch:
-        patch.setattr(Stepper, "__call__", lost)
+        lose_at(10, patch)
         with pytest.raises(KeyboardInterrupt):
             session.train(exact, tmp_path / "begun by one", device="cpu", show=False)
     folder = tmp_path / "begun by one"

@@ -10,14 +10,13 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from changing import changed
+from changing import changed, lose_at
 from vitlab import api
 from vitlab.core.errors import Error
 from vitlab.training import session
 from vitlab.training.loop import DivergedError
 from vitlab.training.recipe import Recipe
 from vitlab.training.run import RunError, locked
-from vitlab.training.step import Stepper
 
 
 def outcome(folder: Path) -> tuple[dict[str, torch.Tensor], list[dict[str, Any]]]:
@@ -34,18 +33,6 @@ def same_run(a: Path, b: Path) -> None:
     assert all(torch.equal(weights_a[name], weights_b[name]) for name in weights_a)
 
 
-def interrupted_at(step: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The process is lost before that step is made."""
-    make = Stepper.__call__
-
-    def lost(self: Stepper, at: int, rate: float) -> bool:
-        if at == step:
-            raise KeyboardInterrupt
-        return make(self, at, rate)
-
-    monkeypatch.setattr(Stepper, "__call__", lost)
-
-
 @pytest.mark.parametrize("resident", [True, False])
 def test_a_lost_run_goes_on_to_the_bit(
     short: Recipe, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, resident: bool
@@ -55,7 +42,7 @@ def test_a_lost_run_goes_on_to_the_bit(
     start = functools.partial(session.train, recipe)
     for step in (2, 9, 18):
         with monkeypatch.context() as patch:
-            interrupted_at(step, patch)
+            lose_at(step, patch)
             with pytest.raises(KeyboardInterrupt):
                 start(tmp_path / "lost often", device="cpu", show=False)
         start = session.resume

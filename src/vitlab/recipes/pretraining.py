@@ -76,7 +76,7 @@ def _recipe(name: str, row: Row) -> Callable[[], Recipe]:
     build.__doc__ = f"""{row.model} on {row.data} for {row.epochs} epochs, table 3 of arXiv 2010.11929.
 
     Command: torchrun --nproc-per-node 8 -m vitlab train {name} --data.source PATH
-    Hardware and time: not run here; the paper's took TPUv3 core-days (B/16 on JFT about 140, H/14 2500).
+    Hardware and time: not run here; the paper states 2,500 TPUv3 core-days for H/14 on JFT.
     Score: none seen here.
     """
     return build
