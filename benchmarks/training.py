@@ -1,10 +1,10 @@
 """How fast the loop's step is on one GPU, and what it costs over the bare step of the model.
 
-    python benchmarks/training.py [--recipe cifar10] [--batches 256 1024] [--steps 200]
+    python benchmarks/training.py [--recipe cifar10] [--optimiser adamw] [--batches 256 1024] [--steps 200]
 
 A resident set of random pictures, the recipe's augmentation, mixing, model, clipping, optimiser and averaged weights.
 `captured`: the loop as it runs (one CUDA graph a step). `launched`: the same step, launched kernel by kernel. `bare`:
-the compiled model's forward, loss, backward and fused AdamW on one fixed batch, captured, with nothing around it.
+the compiled model's forward, loss, backward and the optimiser on one fixed batch, captured, with nothing around it.
 """
 
 import argparse
@@ -55,11 +55,13 @@ def make(recipe: Recipe, batch: int, kind: type[Stepper]) -> tuple[Stepper, Worl
     split = Split(Noise(len(labels), side), labels)
     dataset = DataSet("noise", tuple(str(i) for i in range(10)), {"train": split}, "")
     model = prepare.build_model(recipe, dataset).to(world.device).train()
-    objective = prepare.build_objective(recipe, prepare.divide(dataset), 10).to(world.device)
+    objective = prepare.build_objective(recipe, prepare.divide(dataset), dataset, model).to(world.device)
     pixels = torch.from_numpy(split.images.pixels).permute(0, 3, 1, 2).contiguous().to(world.device)  # pyright: ignore[reportAttributeAccessIssue]
     feed = prepare.build_feed(recipe, split, pixels, model.preprocess, 10, world, 0)
-    state = State(model, objective, build(model, [], recipe.optimiser, on_device=True), Average(model, 0.999))
+    average = Average(model, 0.999)
+    state = State(model, objective, build(model, [], recipe.optimiser, on_device=True), average)
     model.compile()
+    average.compile()
     feed.compile()  # pyright: ignore[reportAttributeAccessIssue]
     autocast = functools.partial(torch.autocast, "cuda", torch.bfloat16)
     return (
@@ -71,17 +73,17 @@ def make(recipe: Recipe, batch: int, kind: type[Stepper]) -> tuple[Stepper, Worl
 def bare(recipe: Recipe, batch: int) -> Callable[[], object]:
     """The model's own step on a fixed batch, captured."""
     stepper, _ = make(recipe, batch, Stepper)
-    model, optimiser = stepper.module, stepper.state.optimisers[0]
+    model, optimisers = stepper.module, stepper.state.optimisers
     images, targets = stepper.feed.batch(0)
-    for parameter in model.parameters():
-        parameter.grad = torch.zeros_like(parameter)
 
     def step() -> None:
-        torch._foreach_zero_([p.grad for p in model.parameters()])  # pyright: ignore[reportArgumentType]
+        for parameter in model.parameters():
+            parameter.grad = None
         with torch.autocast("cuda", torch.bfloat16):
             loss = F.cross_entropy(model(images).float(), targets)
         loss.backward()
-        optimiser.step()
+        for optimiser in optimisers:
+            optimiser.step()
 
     stream = torch.cuda.Stream()
     with torch.cuda.stream(stream):
@@ -114,20 +116,29 @@ def main() -> None:
     parser.add_argument("--recipe", default="cifar10")
     parser.add_argument("--batches", nargs="+", type=int, default=[256, 1024])
     parser.add_argument("--steps", type=int, default=100)
+    parser.add_argument("--optimiser", help="another one than the recipe's")
+    parser.add_argument("--kinds", nargs="+", choices=["captured", "launched"], default=["captured", "launched"])
     arguments = parser.parse_args()
+    torch.backends.cuda.enable_cudnn_sdp(False)  # as in every run: docs/decisions/0005
     recipe = find_recipe(arguments.recipe)
-    print(f"{torch.cuda.get_device_name()}, torch {torch.__version__}, recipe {recipe.name}, bf16, compiled")
+    if arguments.optimiser:
+        optimiser = dataclasses.replace(recipe.optimiser, name=arguments.optimiser)
+        recipe = dataclasses.replace(recipe, optimiser=optimiser)
+    where = f"{torch.cuda.get_device_name()}, torch {torch.__version__}"
+    print(f"{where}, recipe {recipe.name}, {recipe.optimiser.name}, bf16, compiled")
     print("| batch | step | ms a step | spread | images/s | over the bare step |\n|-|-|-|-|-|-|")
     for batch in arguments.batches:
         rows: dict[str, tuple[float, float]] = {}
         replay = bare(recipe, batch)
         rows["bare"] = milliseconds(lambda _, replay=replay: replay(), arguments.steps)
-        for name, kind in (("captured", CapturedStepper), ("launched", Stepper)):
+        for name in arguments.kinds:
+            kind = CapturedStepper if name == "captured" else Stepper
             stepper, _ = make(recipe, batch, kind)
             rows[name] = milliseconds(lambda i, s=stepper: s(i, 1e-4), arguments.steps)
         for name, (median, spread) in rows.items():
             over = median / rows["bare"][0] - 1
-            print(f"| {batch} | {name} | {median:.2f} | {spread:.2f} | {batch / median * 1e3:,.0f} | {over:+.0%} |")
+            images = f"{batch / median * 1e3:,.0f}"
+            print(f"| {batch} | {name} | {median:.2f} | {spread:.2f} | {images} | {over:+.0%} |", flush=True)
 
 
 if __name__ == "__main__":

@@ -2,6 +2,7 @@
 
 import contextlib
 import dataclasses
+import logging
 import os
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
@@ -22,21 +23,36 @@ from vitlab.data.decoding import StrPath, find_images, read_image
 from vitlab.models.contract import Model
 from vitlab.models.create import create
 from vitlab.models.zoo import ZooRow, list_models
+from vitlab.weights.card import renew_card
 from vitlab.weights.load import load, save
 
-if TYPE_CHECKING:  # what only training needs is imported when something is trained
+if TYPE_CHECKING:  # what only training and measuring need is imported when something is trained or measured
+    from vitlab.evaluation.contract import Result
+    from vitlab.evaluation.embedding import Embedding
+    from vitlab.inspection.gather import Inspection
+    from vitlab.reporting.make import Plan, Report
     from vitlab.training.recipe import Recipe
     from vitlab.training.session import Outcome
+    from vitlab.weights.export import Exported, Precision, Sizes
+    from vitlab.weights.int8 import Quantised
+    from vitlab.weights.push import Pushed
 
 __all__ = [
     "Prediction",
     "Scored",
     "ZooRow",
     "create",
+    "embed",
+    "evaluate",
+    "export",
+    "export_int8",
     "finetune",
+    "inspect",
     "list_models",
     "load",
     "predict",
+    "push",
+    "report",
     "resume",
     "save",
     "train",
@@ -44,6 +60,7 @@ __all__ = [
 
 Input: TypeAlias = StrPath | Picture
 Pixels: TypeAlias = np.ndarray[Any, Any]
+log = logging.getLogger("vitlab")
 DECODERS = min(4, os.cpu_count() or 1)  # Pillow lets go of Python's lock while it decodes and resizes
 
 
@@ -114,14 +131,60 @@ def train(
     from vitlab.training import session
 
     chosen = find_recipe(recipe) if isinstance(recipe, str) else recipe
-    return session.train(chosen, _run_folder(out, chosen.name), device=device, show=show)
+    return _reported(session.train(chosen, _run_folder(out, chosen.name), device=device, show=show), device)
 
 
 def resume(run: StrPath, *, device: str | None = None, show: bool = False) -> "Outcome":
     """Go on with a run from its last checkpoint."""
     from vitlab.training import session
 
-    return session.resume(Path(run), device=device, show=show)
+    return _reported(session.resume(Path(run), device=device, show=show), device)
+
+
+def report(
+    run: StrPath,
+    *,
+    images: int | None = None,
+    device: str | None = None,
+    progress: Callable[[int, int], None] | None = None,
+) -> "Report":
+    """Write a run's `report.html` again, also while it goes on; `images` held-out pictures are looked at.
+
+    By default as many as take some seconds. What cannot be had, as where the data is gone, is said in the report.
+    """
+    from vitlab.reporting.make import make_report
+
+    folder = Path(run)
+    where = device or ("cuda" if torch.cuda.is_available() else "cpu")
+    return make_report(folder, lambda: _plan(folder), images=images, device=where, progress=progress)
+
+
+def _plan(folder: Path) -> "Plan":
+    """A run's data, divided as training had it, and its number of steps."""
+    from vitlab.core.config import from_dict
+    from vitlab.core.record import read_json
+    from vitlab.reporting.make import Plan
+    from vitlab.training.durations import Pace
+    from vitlab.training.prepare import divide, open_parts
+    from vitlab.training.recipe import Recipe
+    from vitlab.training.schedules import resolve
+
+    path = folder / "recipe.json"
+    recipe = from_dict(Recipe, read_json(path), where=str(path))
+    dataset = open_parts(recipe)
+    return Plan(dataset, resolve(recipe.schedule, Pace(recipe.batch_size, len(divide(dataset).train))).total)
+
+
+def _reported(outcome: "Outcome", device: str | None) -> "Outcome":
+    """The outcome of a run that ended, its report and card written by the first process; without one it is no worse."""
+    if outcome.reason != "signal" and os.environ.get("RANK", "0") == "0":
+        try:
+            renew_card(outcome.folder)
+            report(outcome.folder, device=device)
+        except Exception as error:  # noqa: BLE001  the run is done and its model is there
+            why = (str(error).splitlines() or [type(error).__name__])[0]
+            log.warning("The report of %s could not be made (%s); `vitlab report` tries again.", outcome.folder, why)
+    return outcome
 
 
 def finetune(
@@ -143,31 +206,204 @@ def finetune(
 ) -> "Outcome":
     """Transfer trained weights to a data set as the paper does; what is None follows from the data's size.
 
-    Without a GPU the resolution stays the model's own; with one, models of 224 px or more are trained at 384.
+    Without a GPU the resolution stays the model's own; with one, models of 224 px or more are trained at 384. A BiT is
+    trained by its own rule.
     """
-    from vitlab.recipes.finetuning import budget, finetune_recipe
+    from vitlab.data.resident import pixels_of
+    from vitlab.recipes.finetuning import finetune_recipe
+    from vitlab.recipes.transfer import transfer_recipe
     from vitlab.training.prepare import divide, open_parts
 
-    on_gpu = torch.cuda.is_available() if device is None else device.startswith("cuda")
     draft = finetune_recipe(data, model, steps=1, rate=1.0, warmup=0, held_out=val_fraction)
-    spent = budget(len(divide(open_parts(draft)).train), on_gpu=on_gpu)
-    total, batch = steps or spent.steps, batch_size or spent.batch_size
-    if image_size is None and on_gpu and min(load(model).config.image_size) >= 224:
-        image_size = 384
-    recipe = finetune_recipe(
+    images = divide(open_parts(draft)).train
+    height, width = pixels_of(images, 0).shape[:2]
+    recipe = transfer_recipe(
         data,
         model,
-        steps=total,
-        rate=rate or spent.rate,
-        warmup=min(spent.warmup, total // 5),
+        load(model).config,
+        num_images=len(images),
+        picture=(height, width),
+        on_gpu=torch.cuda.is_available() if device is None else device.startswith("cuda"),
         held_out=val_fraction,
+        steps=steps,
+        rate=rate,
+        batch_size=batch_size,
         image_size=image_size,
-        batch_size=batch,
     )
     parts = dataclasses.replace(recipe.model, train_only="head" if freeze == "backbone" else "all", lora=lora)
     return train(
         dataclasses.replace(recipe, model=parts, patience=patience, seed=seed), out=out, device=device, show=show
     )
+
+
+def inspect(
+    model: Model | StrPath,
+    images: Input | Iterable[Input] = (),
+    *,
+    out: StrPath | None = None,
+    data: str | None = None,
+    compare: Model | StrPath | None = None,
+    layers: Iterable[int] | None = None,
+    limit: int = 128,
+    show: int = 8,
+    batch_size: int = 8,
+    progress: Callable[[int, int], None] | None = None,
+) -> "Inspection":
+    """What a model learned and where it looks: filters, positions, attention maps, distance, entropy, similarity.
+
+    Maps are of the first `show` images; averages over at most `limit` of the data set, or else of the images. `layers`,
+    from 1, are those whose heads are shown and measured; `compare` is another model whose layers are set beside this
+    one's. Figures, `inspect.json` and `inspect.html` are written where `out` is given.
+    """
+    from vitlab.inspection.gather import inspect_pictures
+
+    other = None if compare is None else _named(compare)
+    loaded, name = _named(model)
+    return inspect_pictures(
+        loaded,
+        name,
+        _items(images),
+        out=None if out is None else Path(out),
+        data=data,
+        other=other,
+        layers=None if layers is None else [layer - 1 for layer in layers],
+        limit=limit,
+        num_shown=show,
+        batch_size=batch_size,
+        progress=progress,
+    )
+
+
+def _named(model: Model | StrPath) -> tuple[Model, str]:
+    return (model, "the model") if isinstance(model, Model) else (load(os.fspath(model)), os.fspath(model))
+
+
+def evaluate(
+    protocol: str,
+    model: Model | StrPath,
+    data: str | None = None,
+    *,
+    split: str | None = None,
+    name: str | None = None,
+    image_size: int | None = None,
+    crops: Literal[1, 5] = 1,
+    flip: bool = False,
+    resize: int | None = None,
+    batch_size: int | None = None,
+    workers: int | None = None,
+    cache: StrPath | None = None,
+    keep: bool = True,
+    device: str | None = None,
+    precision: Literal["auto", "float32", "bf16"] = "auto",
+    progress: Callable[[int, int], None] | None = None,
+    **options: Any,
+) -> "Result":
+    """What a protocol (accuracy, real, fewshot, linear, knn, finetune, vtab, cost) measures of a model on a data set.
+
+    Keywords that are not named here are the protocol's own, and unknown ones are refused. Features are kept in `cache`
+    unless `keep` is False. Processes that torchrun started share the work, and all get the same result.
+    """
+    from vitlab.evaluation.testtime import TestTime
+    from vitlab.studies import evaluate as evaluation
+
+    how = evaluation.How(
+        split=split,
+        name=name,
+        image_size=image_size,
+        views=TestTime(crops=crops, flip=flip, resize=resize),
+        batch_size=batch_size,
+        workers=workers,
+        cache=None if cache is None else Path(cache),
+        keep=keep,
+        device=device,
+        precision=precision,
+    )
+    source = model if isinstance(model, Model) else os.fspath(model)
+    return evaluation.evaluate(protocol, source, data, how=how, options=options, progress=progress)
+
+
+def embed(
+    model: Model | StrPath,
+    images: Input | Iterable[Input],
+    *,
+    image_size: int | None = None,
+    crops: Literal[1, 5] = 1,
+    flip: bool = False,
+    resize: int | None = None,
+    batch_size: int = 32,
+    workers: int | None = None,
+    device: str | None = None,
+    precision: Literal["float32", "bf16"] = "float32",
+    progress: Callable[[int, int], None] | None = None,
+) -> "Embedding":
+    """The feature vector of each image: paths (folders are searched), PIL images or arrays, one or several."""
+    from vitlab.evaluation.embedding import embed_images
+    from vitlab.evaluation.features import Reading
+    from vitlab.evaluation.subject import subject_of
+    from vitlab.evaluation.testtime import TestTime, averaged
+    from vitlab.studies.evaluate import share_of
+    from vitlab.training.distribution import join
+
+    items = _items(images)
+    if isinstance(model, Model) and image_size is not None:
+        raise Error("A model that is in memory has its resolution: load it with image_size instead.")
+    with join(device) as world:
+        loaded = model if isinstance(model, Model) else load(os.fspath(model), image_size=image_size)
+        subject = subject_of(loaded, name=type(loaded).__name__, device=world.device, precision=precision)
+        subject = averaged(subject, TestTime(crops=crops, flip=flip, resize=resize))
+        return embed_images(
+            subject, items, Reading(batch_size=batch_size, workers=workers, share=share_of(world)), progress
+        )
+
+
+def export(
+    model: Model | StrPath,
+    path: StrPath,
+    *,
+    sizes: "Sizes" = "auto",
+    precision: "Precision" = "float32",
+    pixels: bool = False,
+    opset: int = 20,
+) -> "Exported":
+    """A model as a program: ONNX (.onnx) or torch.export's (.pt2), for any batch and, where it can be, any image size.
+
+    Nothing is written unless it gives what the model gives. With `pixels` it takes bytes [B, H, W, 3] of resized
+    pictures and normalises them itself.
+    """
+    from vitlab.weights import export as exporting
+
+    form = exporting.Form(sizes=sizes, precision=precision, pixels=pixels, opset=opset)
+    return exporting.export(_named(model)[0], Path(path), form)
+
+
+def export_int8(
+    model: Model | StrPath,
+    path: StrPath,
+    *,
+    data: str | None = None,
+    split: str | None = None,
+    sizes: "Sizes" = "auto",
+    pixels: bool = False,
+    opset: int = 20,
+    batch_size: int = 32,
+    progress: Callable[[int, int], None] | None = None,
+) -> "Quantised":
+    """An ONNX program whose products are of 8-bit numbers, and `path`.json: its size, speed and accuracy on `data`."""
+    from vitlab.evaluation.quantised import export_measured
+    from vitlab.weights.export import Form
+
+    form = Form(sizes=sizes, pixels=pixels, opset=opset)
+    loaded, target = _named(model)[0], Path(path)
+    return export_measured(loaded, target, form, data, split=split, batch_size=batch_size, progress=progress)
+
+
+def push(
+    source: StrPath, repository: str, *, private: bool = False, message: str | None = None, license: str | None = None
+) -> "Pushed":
+    """Upload a run's model, or a native folder, to 'hf-hub:owner/name'; the repository is made where there is none."""
+    from vitlab.weights import push as pushing
+
+    return pushing.push(Path(source), repository, private=private, message=message, license=license)
 
 
 def _run_folder(out: StrPath | None, name: str) -> Path:

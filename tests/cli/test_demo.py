@@ -1,54 +1,49 @@
 import json
+from pathlib import Path
 
 import numpy as np
 import pytest
-import torch
 
-from vitlab.cli import demo, main
+from vitlab.cli import main
 from vitlab.cli.drawing import cut, heat, picture
-from vitlab.models.create import create
 
 
-def test_it_learns_better_than_chance_on_pieces_it_never_saw(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["demo", "--steps", "15", "--json"]) == 0
-    printed = capsys.readouterr()
-    figures = json.loads(printed.out)
-    assert figures["test_pieces"] == 2 * 12 * 7  # photos of 213 x 320, pieces of 32 every 16 right of column 192
-    assert figures["accuracy"] > 0.8
-    assert 0.5 < figures["accuracy_of_mean_colour"] < 1
-
-
-def test_it_prints_every_chapter_without_colours_where_nobody_sees_them(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["demo", "--steps", "1"]) == 0
+def test_the_whole_story_in_short(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert main(["demo", "--epochs", "1"]) == 0
     out = capsys.readouterr().out
-    assert [line[:2] for line in out.splitlines() if line[1:3] == ". "] == ["1.", "2.", "3.", "4.", "5."]
-    for shape in ("64 x 48", "64 x 128", "65 x 128"):
+    assert [line[:2] for line in out.splitlines() if line[1:3] == ". "] == [f"{i}." for i in range(1, 8)]
+    for shape in ("16 x 12", "16 x 64", "17 x 64"):
         assert shape in out
     assert "\x1b" not in out
+    assert "vitlab finetune --data photos/" in out
+    for file in ("report.html", "model/model.safetensors", "inspect/inspect.html"):
+        assert (tmp_path / "runs" / "demo" / file).is_file()
 
 
-def test_training_and_test_pieces_share_no_column() -> None:
-    photo = np.tile(np.arange(320) // 2, (213, 1))[..., None].astype(np.uint8)  # a pixel holds half its column
-    pieces, _ = demo._pieces({"a": photo}, 200, np.random.default_rng(0))
-    assert pieces.max() < demo.SPLIT // 2
-    assert demo._tiles(photo).min() == demo.SPLIT // 2
+def test_figures_as_json(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["demo", "--epochs", "1", "--json", "--out", str(tmp_path / "a run")]) == 0
+    figures = json.loads(capsys.readouterr().out)
+    assert figures["test_images"] == 400
+    assert figures["accuracy_of_logistic_regression"] > 0.9  # an independent look at the same parts
+    assert set(figures["few_shot"]) == {"1", "5", "10", "25"}
+    assert figures["few_shot_on_pixels"]["25"] > 0.8
 
 
-def test_rollout_of_attention_that_looks_at_one_place_is_that_place() -> None:
-    """With uniform attention in every layer, each patch gets the same share."""
-    model = create("vit-cifar-d128", num_classes=2)
-    with torch.no_grad():
-        for name, parameter in model.named_parameters():
-            if "qkv" in name:
-                parameter.zero_()
-    flow = demo._rollout(model, np.zeros((32, 32, 3), np.uint8))
-    torch.testing.assert_close(flow, torch.full((8, 8), 1 / 64))
-
-
-@pytest.mark.parametrize("arguments", [["--steps", "0"], ["--seed", "-1"]])
+@pytest.mark.parametrize("arguments", [["--epochs", "0"], ["--seed", "-1"]])
 def test_impossible_options(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["demo", *arguments]) == 2
     assert capsys.readouterr().err.startswith("vitlab: --")
+
+
+@pytest.mark.slow
+def test_it_reads_ninety_eight_of_a_hundred_digits(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["demo", "--json", "--out", str(tmp_path / "run")]) == 0
+    figures = json.loads(capsys.readouterr().out)
+    assert figures["accuracy"] >= 0.98
+    assert figures["few_shot"]["5"] > figures["few_shot_on_pixels"]["5"]
 
 
 def test_drawings_have_the_shape_of_what_they_draw() -> None:

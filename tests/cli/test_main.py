@@ -7,6 +7,8 @@ import pytest
 from vitlab import cli
 from vitlab.core.errors import Error
 
+THE_VERBS = f"The verbs are {', '.join(cli.VERBS)}."
+
 
 def run(*arguments: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run([sys.executable, "-m", "vitlab", *arguments], capture_output=True, text=True, check=False)
@@ -56,14 +58,14 @@ def test_help_of_a_verb_shows_examples_and_defaults(verb: str, capsys: pytest.Ca
     ("verb", "sentence"),
     [
         ("predit", "vitlab: There is no verb 'predit'. Did you mean predict?\n"),
-        ("zzz", "vitlab: There is no verb 'zzz'. The verbs are demo, models, predict, train, finetune, convert.\n"),
+        ("zzz", f"vitlab: There is no verb 'zzz'. {THE_VERBS}\n"),
         (
             "--hlep",
-            "vitlab: There is no verb '--hlep'. The verbs are demo, models, predict, train, finetune, convert.\n",
+            f"vitlab: There is no verb '--hlep'. {THE_VERBS}\n",
         ),
         (
             "a\x1b[31m",
-            "vitlab: There is no verb 'a\\x1b[31m'. The verbs are demo, models, predict, train, finetune, convert.\n",
+            f"vitlab: There is no verb 'a\\x1b[31m'. {THE_VERBS}\n",
         ),
     ],
 )

@@ -41,7 +41,7 @@ def test_cpu_and_gpu_train_alike(short: Recipe, tmp_path: Path) -> None:
     assert close(final(tmp_path / "gpu"), final(tmp_path / "cpu")) < 1e-4
 
 
-@pytest.mark.parametrize("name", ["adamw", "sgd"])
+@pytest.mark.parametrize("name", ["adamw", "sgd", "muon"])
 def test_captured_steps_are_the_same_steps(
     short: Recipe, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:

@@ -387,7 +387,7 @@ OTHERS = [
     "vit_small_patch16_18x2_224",
     "vit_small_patch16_dinov3",
     "vit_srelpos_small_patch16_224",
-    "vit_tiny_r_s16_p8_224",
+    "vit_small_resnet26d_224",
 ]
 REFUSED = re.compile("aimv2|beit3|_18x2_|_rpn_|_xp_|test_vit[34]|vit_(d|p|dp)(wee|little)|intern300m")
 ENTRY_POINTS = {*timm.list_models(module="vision_transformer"), *timm.list_models(module="deit")}

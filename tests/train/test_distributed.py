@@ -69,11 +69,12 @@ def test_two_processes_are_one(exact: Recipe, tmp_path: Path) -> None:
     ]
 
 
-@pytest.mark.parametrize("spread", ["replicate", "shard"])
+@pytest.mark.parametrize(("spread", "optimiser"), [("replicate", "sgd"), ("shard", "sgd"), ("shard", "muon")])
 def test_a_run_moves_between_one_process_and_two(
-    exact: Recipe, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, spread: str
+    exact: Recipe, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, spread: str, optimiser: str
 ) -> None:
     """Begun by one process, gone on with by two, copies or shards of the model in each."""
+    exact = changed(exact, **{"optimiser.name": optimiser, "optimiser.rate": 0.05 if optimiser == "sgd" else 1e-3})
     session.train(exact, tmp_path / "whole", device="cpu", show=False)
     recipe = changed(exact, spread=spread)
     with monkeypatch.context() as patch:
@@ -106,3 +107,23 @@ def test_saved_by_two_resumed_on_one(exact: Recipe, tmp_path: Path) -> None:
     assert run.returncode != 0
     session.resume(tmp_path / "two", device="cpu", show=False)
     torch.testing.assert_close(weights(tmp_path / "two"), weights(tmp_path / "whole"), rtol=1e-4, atol=1e-5)
+
+
+def test_a_process_that_dies_ends_the_run_with_a_clear_message(exact: Recipe, tmp_path: Path) -> None:
+    script, file = tmp_path / "die.py", tmp_path / "given.json"
+    script.write_text(
+        "import os\nfrom vitlab.training.step import Stepper\nmake = Stepper.__call__\n"
+        "def dying(self, step, rate):\n"
+        "    if step == 10 and self.world.rank == 1: os._exit(9)\n"
+        "    return make(self, step, rate)\n"
+        "Stepper.__call__ = dying\n" + SCRIPT
+    )
+    file.write_text(json.dumps(to_dict(exact)))
+    launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
+    command = [*launcher, str(script), str(tmp_path / "run"), str(file)]
+    died = subprocess.run(command, capture_output=True, text=True, check=False, timeout=100)
+    assert died.returncode != 0
+    assert "Process 0 lost another process of this run" in died.stderr
+    session.resume(tmp_path / "run", device="cpu", show=False)
+    session.train(exact, tmp_path / "whole", device="cpu", show=False)
+    torch.testing.assert_close(weights(tmp_path / "run"), weights(tmp_path / "whole"), rtol=1e-4, atol=1e-5)

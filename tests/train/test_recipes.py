@@ -39,8 +39,12 @@ def test_a_recipe_trains(name: str, small_set: Path, tmp_path: Path) -> None:
     if recipe.model.pretrained:
         source = str(tmp_path / "trained")
         save(create("vit-digits"), source)
+    if recipe.teacher.source is not None:
+        save(create("vit-digits", num_classes=3), tmp_path / "teacher")
+        recipe = changed(recipe, **{"teacher.source": str(tmp_path / "teacher")})
     small = {"model.source": source, "model.image_size": 16 if recipe.model.pretrained else None, "batch_size": 16}
     short = {"schedule.total": "2 steps", "schedule.warmup": "1 step", "compile": False, "precision": "float32"}
+    short["spread"] = "replicate"  # one process
     data = {"data.source": str(small_set), "data.workers": 0, "augmentation.pad": 1}
     reduced = changed(recipe, **small, **short, **data)
     ended = session.train(reduced, tmp_path / "run", device="cpu", show=False)

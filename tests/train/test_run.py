@@ -15,6 +15,7 @@ from vitlab import api
 from vitlab.core.errors import Error
 from vitlab.training import session
 from vitlab.training.loop import DivergedError
+from vitlab.training.prepare import build_model, open_parts
 from vitlab.training.recipe import Recipe
 from vitlab.training.run import RunError, locked
 
@@ -187,6 +188,28 @@ def test_fine_tuning_replaces_the_head_and_resizes(short: Recipe, small_set: Pat
     after = load_file(frozen.folder / "model" / "model.safetensors")
     assert all(torch.equal(after[name], value) for name, value in before.items() if not name.startswith("head."))
     assert not torch.equal(after["head.weight"], before["head.weight"])
+
+
+def test_fine_tuning_starts_from_a_zero_head_also_for_as_many_classes(short: Recipe, tmp_path: Path) -> None:
+    session.train(changed(short, **{"schedule.total": "6 steps"}), tmp_path / "first", device="cpu", show=False)
+    recipe = changed(short, **{"model.source": str(tmp_path / "first"), "model.pretrained": True})
+    model = build_model(recipe, open_parts(recipe))
+    first = load_file(tmp_path / "first" / "model" / "model.safetensors")
+    assert first["head.weight"].any()
+    assert not any(parameter.any() for parameter in model.head.parameters())
+    assert torch.equal(model.state_dict()["projection.weight"], first["projection.weight"])
+
+
+def test_a_bit_is_fine_tuned_by_its_own_rule(small_set: Path, tmp_path: Path) -> None:
+    bit = api.create("bit-r50x1", image_size=32, layers=(1, 1), width=32, num_classes=7)
+    api.save(bit, tmp_path / "bit")
+    ended = api.finetune(str(small_set), str(tmp_path / "bit"), out=tmp_path / "run", steps=4, device="cpu")
+    recipe = json.loads((tmp_path / "run" / "recipe.json").read_text())
+    assert ended.step == 4
+    assert recipe["schedule"]["kind"] == "staircase"
+    assert recipe["augmentation"]["crop_part"] == 0.8  # 128 of 160 px for small pictures
+    with pytest.raises(Error, match="Low-rank adapters need"):
+        api.finetune(str(small_set), str(tmp_path / "bit"), out=tmp_path / "lora", steps=1, lora=2, device="cpu")
 
 
 def test_a_class_with_one_image_is_refused(short: Recipe, tmp_path: Path) -> None:

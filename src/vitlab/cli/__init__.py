@@ -9,12 +9,19 @@ from typing import TextIO
 
 # verb: its module, which has `main(arguments) -> exit status`, and a line for the help
 VERBS: dict[str, tuple[str, str]] = {
-    "demo": ("vitlab.cli.demo", "a small ViT learns, looks and answers, on embedded photos; under a minute"),
+    "demo": ("vitlab.cli.demo", "the whole story on embedded digits, two minutes on two cores"),
     "models": ("vitlab.cli.models", "the zoo: sizes, parameters, cost"),
     "predict": ("vitlab.cli.predict", "the top classes of images"),
     "train": ("vitlab.cli.train", "a model from a recipe; --resume goes on with a run"),
     "finetune": ("vitlab.cli.finetune", "a trained model for your own images"),
+    "evaluate": ("vitlab.cli.evaluate", "accuracy, few-shot, linear, kNN, transfer, cost; results side by side"),
+    "embed": ("vitlab.cli.embed", "the features of images, to .npz or .parquet"),
+    "serve": ("vitlab.cli.serve", "a model over HTTP, in batches"),
+    "inspect": ("vitlab.cli.inspect", "what a model learned and where it looks, as figures and a page"),
+    "report": ("vitlab.cli.report", "a run's report.html again, also while it goes on"),
     "convert": ("vitlab.cli.convert", "a checkpoint from one format to another"),
+    "export": ("vitlab.cli.export", "a model as ONNX or torch.export program, checked; in 8 bits where asked"),
+    "push": ("vitlab.cli.push", "a run's model, with its card, to the Hugging Face hub"),
 }
 
 

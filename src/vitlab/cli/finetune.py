@@ -24,7 +24,7 @@ class Arguments:
     data: str
     """A folder of class folders, a CSV, a data set's name: see docs/data.md."""
     model: str
-    """Where the weights come from: a run, a folder, a file, a checkpoint's name, hf-hub:owner/name."""
+    """Where the weights come from: a run, a folder, a file, a checkpoint's name, hf-hub:owner/name, timm:name."""
     out: Path | None = None
     """The run's folder; by default runs/finetune, with a number behind it where that is taken."""
     steps: int | None = None

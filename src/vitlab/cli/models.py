@@ -65,23 +65,26 @@ def main(arguments: Sequence[str]) -> int:
 
 def _facts(row: "ZooRow") -> dict[str, Any]:
     """A row with what its model on the meta device tells."""
+    import torch
+
     from vitlab.core.config import from_dict
     from vitlab.models.cost import count_flops, count_parameters
     from vitlab.models.create import empty_model, family_of
 
-    model = empty_model(from_dict(family_of(row.family).config, row.config, where=row.name))
+    model = empty_model(from_dict(family_of(row.family).config, row.config, where=row.name)).eval()
     config = model.config
+    images = torch.zeros(1, config.channels, *config.image_size, device="meta")
     return {
         "name": row.name,
         "family": row.family,
-        "layers": config.depth,
-        "width": config.width,
-        "mlp_dim": config.mlp_dim,
-        "heads": config.heads,
-        "patch_size": config.patch_size,
+        "layers": model.num_layers,
+        "width": getattr(config, "width", model.num_features),
+        "mlp_dim": getattr(config, "mlp_dim", None),  # None where a family has no such thing
+        "heads": getattr(config, "heads", None),
+        "patch_size": getattr(config, "patch_size", None),
         "image_size": list(config.image_size),
         "num_classes": config.num_classes,
-        "tokens": config.grid[0] * config.grid[1] + config.num_prefix,
+        "tokens": model.encode(model.embed(images)).values.shape[1],
         "parameters": count_parameters(model),
         "flops": count_flops(model),
         "published_parameters": row.published,
@@ -94,8 +97,8 @@ def _cells(fact: dict[str, Any]) -> list[str]:
     height, width = fact["image_size"]
     return [
         fact["name"],
-        f"{fact['layers']} / {fact['width']} / {fact['mlp_dim']} / {fact['heads']}",
-        str(fact["patch_size"]),
+        " / ".join(str(fact[name]) for name in ("layers", "width", "mlp_dim", "heads") if fact[name] is not None),
+        "" if fact["patch_size"] is None else str(fact["patch_size"]),
         str(width) if height == width else f"{height} x {width}",
         str(fact["tokens"]),
         f"{fact['parameters'] / 1e6:.2f} M",

@@ -26,7 +26,7 @@ class Arguments:
     images: Annotated[Positional[tuple[Path, ...]], arg(metavar="IMAGES...", help_behavior_hint="(required)")]
     """Image files, and folders that are searched for them."""
     model: Annotated[str, arg(metavar="SOURCE")]
-    """A checkpoint: a file or folder of any format that vitlab reads, or hf-hub:owner/name."""
+    """A checkpoint: a file or folder of any format that vitlab reads, hf-hub:owner/name or timm:name."""
     top: int = 5
     """How many classes to give for each image."""
     batch_size: int = 32

@@ -123,6 +123,8 @@ def report(outcome: Any, *, as_json: bool) -> int:
     for name in ("best val score", "test accuracy"):
         if name in outcome.scores:
             print(f"  {name}: {outcome.scores[name]:.2%}")
+    if (outcome.folder / "report.html").exists():
+        print(f"  the report: {outcome.folder / 'report.html'}")
     print(f"  the model: {outcome.folder / 'model'}")
     print(f"  use it: vitlab predict IMAGE --model '{outcome.folder / 'model'}'")
     return outcome.status

@@ -75,6 +75,7 @@ class DataSet:
     fingerprint: str
     multi_label: bool = False
     notes: tuple[str, ...] = field(default=())  # what was understood or left out, in sentences
+    fixed_classes: bool = False  # the task names its classes and its images: train may lack some that test has
 
     @property
     def num_classes(self) -> int:

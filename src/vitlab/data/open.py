@@ -12,6 +12,7 @@ from vitlab.core.errors import DataError, UnknownNameError, near_matches
 from vitlab.data.contract import Array, DataSet
 from vitlab.data.description import Description, Unreadable, describe, scan
 from vitlab.data.sources import (
+    arranged,
     arrays,
     caltech,
     cifar,
@@ -29,6 +30,7 @@ from vitlab.data.sources import (
     stl10,
     svhn,
     table,
+    vtab,
 )
 from vitlab.data.sources.holdout import hold_out
 from vitlab.data.sources.source import Published, Source
@@ -51,7 +53,7 @@ PUBLISHED: tuple[Published, ...] = (
     *digits.SOURCES,
 )
 # The more particular come first: the image folder takes any folder.
-GENERAL: tuple[Source, ...] = (hub.SOURCE, shards.SOURCE, arrays.SOURCE, table.SOURCE, folder.SOURCE)
+GENERAL: tuple[Source, ...] = (hub.SOURCE, shards.SOURCE, arrays.SOURCE, table.SOURCE, vtab.SOURCE, folder.SOURCE)
 
 VARIABLE = "VITLAB_DATA"  # folders, separated as in PATH
 PLACES = (
@@ -93,6 +95,8 @@ def _find(data: str | os.PathLike[str]) -> DataSet:
     if isinstance(data, str):
         if text.startswith(hub.PREFIX):
             return hub.read_hub(text)
+        if text.startswith(arranged.PREFIX):
+            return arranged.read_arranged(text, _find)
         if re.match(r"(pipe:|[a-z0-9]+://)", text):
             raise DataError(f"'{text}' is not on this machine: copy it here first, then give its path.")
         named = next((source for source in PUBLISHED if _plain(text) in _known_as(source)), None)
@@ -233,7 +237,7 @@ def _checked(dataset: DataSet) -> DataSet:
         notes.append(f"{len(bare)} of {dataset.num_classes} classes have no images: {few(bare)}.")
     for split, found in counts.items():
         unseen = _of(dataset, (found > 0) & (counts.get("train", found) == 0))
-        if len(unseen) and not dataset.multi_label:
+        if len(unseen) and not (dataset.multi_label or dataset.fixed_classes):
             some = f"the class {unseen[0]}" if len(unseen) == 1 else f"{len(unseen)} classes ({few(unseen)})"
             raise DataError(
                 f"{dataset.name}: {split} has images of {some}, but train has none: add some to train, or take them"

@@ -56,10 +56,15 @@ class Tokens(Layout):
 
 @dataclass(frozen=True)
 class AttentionTap:
-    """A module to hook, and how to get its attention [B, heads, N, N] from the arguments of its call."""
+    """A module to hook, and how to get its attention [B, heads, N, N] from the arguments of its call.
+
+    `attend` takes an attention before those arguments and gives what the module would return: through it the output is
+    differentiated with respect to the attention, which a fused product never forms.
+    """
 
     module: nn.Module
     recompute: Callable[..., Tensor]
+    attend: Callable[..., Tensor] | None = None  # None: nothing that needs gradients can be asked of this layer
 
 
 @dataclass(frozen=True)
@@ -130,6 +135,10 @@ class Model(nn.Module, ABC):
     @property
     def taps(self) -> Taps:
         return Taps()
+
+    def auxiliary(self) -> dict[str, Tensor]:
+        """Losses of the last forward pass in training, weighted, to be added to the objective's; handed out once."""
+        return {}
 
     def forward(self, images: Float[Tensor, "b c h w"]) -> Float[Tensor, "b k"]:
         return self.head(self.pool(self.encode(self.embed(images))))

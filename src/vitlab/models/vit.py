@@ -7,7 +7,7 @@ of the configuration, off by default.
 
 import math
 from dataclasses import dataclass
-from typing import Literal, TypeAlias, final
+from typing import Any, Literal, TypeAlias, final
 
 import torch
 import torch.nn.functional as F
@@ -61,6 +61,7 @@ class ViTConfig:
     layer_scale: float | None = None  # its initial value
 
     positions_std: float = 0.02  # of learned positions when they are fresh
+    residual_scale: float = 1.0  # of the fresh kernels that a block adds to its input by; 0: it starts as the identity
     dropout: float = 0.0
     attention_dropout: float = 0.0
     drop_path: float = 0.0  # stochastic depth: the last layer's rate, growing linearly from 0
@@ -75,8 +76,9 @@ class ViTConfig:
         for name in ("depth", "num_classes", "num_registers", "positions_for_prefix"):
             if getattr(self, name) < 0:
                 raise ConfigError(f"{name} must not be negative: {getattr(self, name)}.")
-        if not self.positions_std >= 0:
-            raise ConfigError(f"positions_std must not be negative: {self.positions_std}.")
+        for name in ("positions_std", "residual_scale"):
+            if not getattr(self, name) >= 0:
+                raise ConfigError(f"{name} must not be negative: {getattr(self, name)}.")
         for name in ("dropout", "attention_dropout", "drop_path"):
             if not 0 <= getattr(self, name) < 1:
                 raise ConfigError(f"{name} must be at least 0 and below 1, not {getattr(self, name)}.")
@@ -113,6 +115,11 @@ class ViTConfig:
         """Rows and columns of patches; the last ones are padded where the patch does not divide the image."""
         height, width = self.image_size
         return math.ceil(height / self.patch_size), math.ceil(width / self.patch_size)
+
+    @property
+    def patch_shape(self) -> tuple[int, int, int]:
+        """Channels, rows and columns of what is projected to a token: pixels here, in a hybrid a ResNet's features."""
+        return self.channels, self.patch_size, self.patch_size
 
 
 @final
@@ -156,6 +163,19 @@ class Attention(nn.Module):
         logits = q @ k.transpose(-2, -1) * q.shape[-1] ** -0.5
         return (logits if relative is None else logits + relative(q, layout)).softmax(dim=-1)  # (6)
 
+    def attend(
+        self,
+        A: Float[Tensor, "b h m n"],
+        z: Float[Tensor, "b n d"],
+        layout: Layout,
+        relative: RelativePositions | None = None,
+        num_queries: int | None = None,
+    ) -> Float[Tensor, "b m d"]:
+        """What a given A makes of z, for looking at how the answer depends on A."""
+        del layout, relative, num_queries
+        _, _, v = self.project(z, None)
+        return self.out(rearrange(A @ v, "b h n d -> b n (h d)"))  # (7), (8)
+
     def forward(
         self,
         z: Float[Tensor, "b n d"],
@@ -191,9 +211,8 @@ class Mlp(nn.Module):
         return self.down(F.dropout(hidden, self.dropout, self.training))
 
 
-@final
 class Block(nn.Module):
-    """One encoder layer, equations 2 and 3."""
+    """One encoder layer, equations 2 and 3; a layer of experts is a subclass."""
 
     def __init__(self, config: ViTConfig, drop_path: float) -> None:
         super().__init__()
@@ -257,10 +276,14 @@ class AttentionPool(nn.Module):
 
 @final
 class DistilledHead(nn.Module):
-    """DeiT's two classifiers over [class features, distillation features]; the answer is their mean."""
+    """DeiT's two classifiers over [class features, distillation features]; the answer is their mean.
+
+    Distillation has a loss for each: with `apart` set, training gets them side by side, [B, 2 K].
+    """
 
     def __init__(self, width: int, num_classes: int) -> None:
         super().__init__()
+        self.apart = False
         self.label = nn.Linear(width, num_classes)
         self.teacher = nn.Linear(width, num_classes)
 
@@ -270,19 +293,23 @@ class DistilledHead(nn.Module):
 
     def forward(self, features: Float[Tensor, "b dd"]) -> Float[Tensor, "b k"]:
         label, teacher = self.both(features)
+        if self.apart and self.training:
+            return torch.cat([label, teacher], dim=-1)
         return (label + teacher) / 2
 
 
-@final
 class ViT(Model):
-    """Patches, class token and positions; L encoder layers; one vector; a linear classifier."""
+    """Patches, class token and positions; L encoder layers; one vector; a linear classifier.
+
+    A hybrid is a subclass: it has another `stem`, and nothing else of this changes.
+    """
 
     config: ViTConfig
 
     def __init__(self, config: ViTConfig, preprocess: Preprocess | None = None) -> None:
         super().__init__(config, preprocess)
         width = config.width
-        self.projection = nn.Linear(config.patch_size**2 * config.channels, width, bias=config.patch_bias)  # E
+        self.projection = nn.Linear(math.prod(config.patch_shape), width, bias=config.patch_bias)  # E
         self.prefix = nn.Parameter(torch.empty(config.num_prefix, width)) if config.num_prefix else None  # x_class
 
         self.positions = nn.ModuleList()  # E_pos: one for the stem or for all layers, or one a layer
@@ -317,6 +344,10 @@ class ViT(Model):
         after = ("head.", "norm.", "attention_pool.", "representation.")
         return self.config.depth + 1 if name.startswith(after) else 0
 
+    def stem(self, images: Float[Tensor, "b c h w"]) -> Float[Tensor, "b e y x"]:
+        """What patches are cut from: the image itself."""
+        return images
+
     def patches(self, images: Float[Tensor, "b c h w"]) -> tuple[Float[Tensor, "b n pixels"], tuple[int, int]]:
         """x_p: the image cut into N = HW / P^2 patches, flattened as a convolution's weight is (c, row, column)."""
         size, channels = self.config.patch_size, images.shape[1]
@@ -330,8 +361,8 @@ class ViT(Model):
                     " model with indivisible='pad'."
                 )
             images = F.pad(images, (0, -width % size, 0, -height % size))
-        grid = (images.shape[-2] // size, images.shape[-1] // size)
-        return rearrange(images, "b c (h p) (w q) -> b (h w) (c p q)", p=size, q=size), grid
+        grid, side = (images.shape[-2] // size, images.shape[-1] // size), self.config.patch_shape[-1]
+        return rearrange(self.stem(images), "b c (h p) (w q) -> b (h w) (c p q)", p=side, q=side), grid
 
     def embed(self, images: Float[Tensor, "b c h w"]) -> Tokens:
         patches, grid = self.patches(images)
@@ -350,9 +381,13 @@ class ViT(Model):
         relative = positions if self.config.relative else None
         if i > 0 and positions is not None and relative is None:
             z = positions(z, layout)
+        return self._run(self.blocks[i], z, layout, relative, num_queries)
+
+    def _run(self, block: nn.Module, *arguments: Any) -> Any:
+        """A block's output, now or, where blocks are recomputed, again in the backward pass."""
         if self.config.checkpoint_blocks and self.training:
-            return checkpoint(self.blocks[i], z, layout, relative, num_queries, use_reentrant=False)
-        return self.blocks[i](z, layout, relative, num_queries)
+            return checkpoint(block, *arguments, use_reentrant=False)
+        return block(*arguments)
 
     def encode(self, tokens: Tokens, *, only_pooled: bool = False) -> Tokens:
         """All L layers and the final norm, over whichever tokens are present.
@@ -394,7 +429,7 @@ class ViT(Model):
         blocks = [block.attention for block in self.blocks if isinstance(block, Block)]
         size = self.config.patch_size
         return Taps(
-            attention=tuple(AttentionTap(attention, attention.probabilities) for attention in blocks),
+            attention=tuple(AttentionTap(each, each.probabilities, each.attend) for each in blocks),
             filters=lambda: rearrange(self.projection.weight, "d (c p q) -> d c p q", p=size, q=size),
             positions=self._places if len(self.positions) and not self.config.relative else None,
         )
@@ -425,10 +460,14 @@ class ViT(Model):
                 nn.init.xavier_uniform_(module.probe)
                 for part in module.kv.weight.chunk(2):
                     nn.init.xavier_uniform_(part)
-            elif isinstance(module, Block) and module.scale1 is not None and module.scale2 is not None:
-                assert self.config.layer_scale is not None
-                nn.init.constant_(module.scale1, self.config.layer_scale)
-                nn.init.constant_(module.scale2, self.config.layer_scale)
+            elif isinstance(module, Block):
+                with torch.no_grad():
+                    module.attention.out.weight.mul_(self.config.residual_scale)
+                    module.mlp.down.weight.mul_(self.config.residual_scale)
+                if module.scale1 is not None and module.scale2 is not None:
+                    assert self.config.layer_scale is not None
+                    nn.init.constant_(module.scale1, self.config.layer_scale)
+                    nn.init.constant_(module.scale2, self.config.layer_scale)
         std = self.projection.in_features**-0.5 / 0.87962566  # a normal cut off at two deviations has .88 of the spread
         nn.init.trunc_normal_(self.projection.weight, std=std, a=-2 * std, b=2 * std)
         if self.prefix is not None:

@@ -1,46 +1,17 @@
 """The zoo: a table of named models. A row is data; `create.py` builds it."""
 
 import fnmatch
-from dataclasses import dataclass
-from typing import Any, Literal, TypeAlias
+from typing import Any
 
 from vitlab.core.errors import unknown_name
-
-Counts: TypeAlias = Literal["all", "backbone"]
-
-
-@dataclass(frozen=True)
-class ZooRow:
-    """A named model, with the parameter count that was published for it.
-
-    `counts` says what that figure covers: everything with a head of `num_classes`, or the backbone without pooling
-    head and classifier.
-    """
-
-    name: str
-    family: str
-    config: dict[str, Any]
-    published: str  # as printed in the source: '86.57M'
-    counts: Counts
-    source: str
-
-
-# layers, D, MLP, heads: table 1 of the paper; g and G of arXiv 2106.04560; Ti and S of DeiT and arXiv 2106.10270
-SIZES: dict[str, tuple[int, int, int, int]] = {
-    "ti": (12, 192, 768, 3),
-    "s": (12, 384, 1536, 6),
-    "bhalf": (12, 384, 1536, 6),  # the paper's ViT-b: B with every hidden dimension halved; heads unstated there
-    "b": (12, 768, 3072, 12),
-    "l": (24, 1024, 4096, 16),
-    "h": (32, 1280, 5120, 16),
-    "giant": (40, 1408, 6144, 16),
-    "gigantic": (48, 1664, 8192, 16),
-}
-
-PAPER = "An Image is Worth 16x16 Words, arXiv 2010.11929"
-SCALING = "Scaling Vision Transformers, arXiv 2106.04560, table 2"
-TIMM = "timm's results table (results-imagenet.csv)"
-FORMULA = "no published figure; worked out by hand from the sizes"
+from vitlab.models.timm_build import PREFIX
+from vitlab.models.zoo_attention import ATTENTION_ROWS
+from vitlab.models.zoo_convolutional import CONVOLUTIONAL_ROWS
+from vitlab.models.zoo_deit import DEIT_ROWS
+from vitlab.models.zoo_experts import EXPERT_ROWS
+from vitlab.models.zoo_resnets import RESNET_ROWS
+from vitlab.models.zoo_row import FORMULA, PAPER, SCALING, SIZES, TIMM, Counts, ZooRow
+from vitlab.models.zoo_timm import timm_row, timm_rows
 
 # size, patch, resolution, published parameters, what they count, where
 VIT_ROWS: list[tuple[str, int, int, str, Counts, str]] = [
@@ -140,17 +111,32 @@ SMALL_ROWS = [
     _small("vit-digits", 8, 2, (4, 64, 128, 4), 10, "136.7k", FORMULA),
 ]
 
-ZOO: dict[str, ZooRow] = {row.name: row for row in [*(_vit(*row) for row in VIT_ROWS), *SMALL_ROWS]}
+ZOO: dict[str, ZooRow] = {
+    row.name: row
+    for row in [
+        *(_vit(*row) for row in VIT_ROWS),
+        *SMALL_ROWS,
+        *DEIT_ROWS,
+        *RESNET_ROWS,
+        *CONVOLUTIONAL_ROWS,
+        *EXPERT_ROWS,
+        *ATTENTION_ROWS,
+    ]
+}
 
 
 def find_row(name: str) -> ZooRow:
-    """The row of that name, or an error with near matches."""
+    """The row of that name, or an error with near matches; 'timm:<name>' is a row where timm is installed."""
+    if name.startswith(PREFIX):
+        return timm_row(name)
     if name not in ZOO:
         raise unknown_name("model", name, ZOO, " `vitlab models` lists them.")
     return ZOO[name]
 
 
 def list_models(pattern: str = "*") -> list[ZooRow]:
-    """The rows whose names match a glob; a plain word matches anywhere in a name."""
+    """The rows whose names match a glob; a plain word matches anywhere in a name. timm's are listed by 'timm:...'."""
     glob = pattern.lower() if any(c in pattern for c in "*?[") else f"*{pattern.lower()}*"
+    if pattern.startswith(PREFIX):
+        return timm_rows(glob)
     return [row for name, row in ZOO.items() if fnmatch.fnmatchcase(name, glob)]

@@ -7,6 +7,9 @@ from typing import TypeAlias
 
 from jaxtyping import Float
 from torch import Tensor, nn
+from torch.nn.parallel import DistributedDataParallel
+
+from vitlab.models.contract import Model
 
 Metrics: TypeAlias = dict[str, Tensor]
 Forward: TypeAlias = Callable[[Tensor], Tensor]
@@ -25,6 +28,12 @@ class Batch:
             Batch(images, targets)
             for images, targets in zip(self.images.chunk(num), self.targets.chunk(num), strict=True)
         ]
+
+
+def auxiliary_losses(model: Forward) -> dict[str, Tensor]:
+    """What the model itself adds to the loss of the pass just made, also from inside its replicated wrapper."""
+    inner = model.module if isinstance(model, DistributedDataParallel) else model
+    return inner.auxiliary() if isinstance(inner, Model) else {}
 
 
 class Objective(nn.Module, ABC):

@@ -8,7 +8,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from vitlab.core.errors import ConfigError
-from vitlab.objectives.contract import Batch, Forward, Metrics, Objective
+from vitlab.objectives.contract import Batch, Forward, Metrics, Objective, auxiliary_losses
 
 
 @final
@@ -42,7 +42,9 @@ class Supervised(Objective):
             loss = losses.sum() / (batch.targets * self.class_weights).sum()
         else:
             loss = losses.mean()
-        return loss, {"accuracy": right.mean().detach()}
+        own = auxiliary_losses(model)
+        metrics = {"accuracy": right.mean().detach(), **{name: value.detach() for name, value in own.items()}}
+        return sum(own.values(), loss), metrics
 
     def losses(self, logits: Float[Tensor, "b k"], targets: Float[Tensor, "b k"]) -> Float[Tensor, "b"]:
         """Each image's loss; for the sigmoid the sum over its classes, as the official code has it."""

@@ -3,13 +3,18 @@
 from collections.abc import Callable
 
 from vitlab.core.errors import unknown_name
-from vitlab.recipes import finetuning, modern, pretraining, small
+from vitlab.recipes import bit, convolutional, deit, experts, finetuning, modern, pretraining, scaling, small
 from vitlab.training.recipe import Recipe
 
 RECIPES: dict[str, Callable[[], Recipe]] = {
     **pretraining.RECIPES,
     **finetuning.RECIPES,
+    **bit.RECIPES,
+    **convolutional.RECIPES,
     **modern.RECIPES,
+    **deit.RECIPES,
+    **scaling.RECIPES,
+    **experts.RECIPES,
     **small.RECIPES,
 }
 

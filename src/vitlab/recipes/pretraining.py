@@ -1,6 +1,6 @@
 """The paper's pre-training, table 3: Adam (.9, .999), batch 4096, 10k steps of warm-up, 224 px.
 
-The rows for ResNets and hybrids come with their families. JFT is not public: name your own set with --data.source.
+JFT is not public: name your own set with --data.source.
 """
 
 from collections.abc import Callable
@@ -32,6 +32,16 @@ ROWS: dict[str, Row] = {
     "vit-l16-jft-7ep": Row("vit-l16-224", "jft", 7, 4e-4, "linear", 0.1, 0.0),
     "vit-l16-jft": Row("vit-l16-224", "jft", 14, 4e-4, "linear", 0.1, 0.0),
     "vit-h14-jft": Row("vit-h14-224", "jft", 14, 3e-4, "linear", 0.1, 0.0),
+    "bit-r50x1-jft": Row("bit-r50x1", "jft", 7, 1e-3, "linear", 0.1, 0.0),
+    "bit-r50x2-jft": Row("bit-r50x2", "jft", 7, 1e-3, "linear", 0.1, 0.0),
+    "bit-r101x1-jft": Row("bit-r101x1", "jft", 7, 8e-4, "linear", 0.1, 0.0),
+    "bit-r152x1-jft": Row("bit-r152x1", "jft", 7, 6e-4, "linear", 0.1, 0.0),
+    "bit-r152x2-jft": Row("bit-r152x2", "jft", 7, 6e-4, "linear", 0.1, 0.0),
+    "r50-vit-b32-jft": Row("r50-vit-b32-224", "jft", 7, 8e-4, "linear", 0.1, 0.0),
+    "r50-vit-b16-jft": Row("r50-vit-b16-224", "jft", 7, 8e-4, "linear", 0.1, 0.0),
+    "r50-vit-l32-jft": Row("r50-vit-l32-224", "jft", 7, 2e-4, "linear", 0.1, 0.0),
+    "r50-vit-l16-jft-7ep": Row("r50-vit-l16-224", "jft", 7, 4e-4, "linear", 0.1, 0.0),
+    "r50-vit-l16-jft": Row("r50-vit-l16-224", "jft", 14, 4e-4, "linear", 0.1, 0.0),
     "vit-b32-imagenet21k": Row("vit-b32-224", "imagenet21k", 90, 1e-3, "linear", 0.03, 0.1),
     "vit-b16-imagenet21k": Row("vit-b16-224", "imagenet21k", 90, 1e-3, "linear", 0.03, 0.1),
     "vit-l32-imagenet21k-30ep": Row("vit-l32-224", "imagenet21k", 30, 1e-3, "linear", 0.03, 0.1),
@@ -51,7 +61,7 @@ def _recipe(name: str, row: Row) -> Callable[[], Recipe]:
     def build() -> Recipe:
         return Recipe(
             name=name,
-            model=ModelChoice(source=row.model, dropout=row.dropout, representation=True),
+            model=ModelChoice(source=row.model, dropout=row.dropout, representation="vit-" in row.model),
             data=DataChoice(source=row.data, val_fraction=0.01),
             augmentation=Augmentation(crop="paper", flip=0.5),
             loss=Loss(kind="sigmoid", head_bias=-10.0) if several else Loss(),

@@ -17,15 +17,16 @@ def digits() -> Recipe:
     """
     return Recipe(
         name="digits",
-        model=ModelChoice(source="vit-digits", dropout=0.1, set=("positions_std=0.5",)),
+        model=ModelChoice(source="vit-digits", dropout=0.1, set=("positions_std=0.5", "residual_scale=0")),
         data=DataChoice(source="digits", val_fraction=0.1),
-        augmentation=Augmentation(crop="pad", pad=1, flip=0.0, mixup=0.4),
+        augmentation=Augmentation(crop="paper", crop_area=(0.6, 1.0), flip=0.0, mixup=0.4),
         loss=Loss(label_smoothing=0.1),
-        optimiser=Optimiser(rate=3e-3, weight_decay=0.05, clip=1.0, average=0.99),
+        optimiser=Optimiser(name="muon", rate=4e-3, momentum=0.95, weight_decay=0.05, clip=1.0, average=0.99),
         schedule=Schedule(kind="cosine", total="100 epochs", warmup="5%"),
         batch_size=64,
         evaluate_every="5 epochs",
         checkpoint_every="10 epochs",
+        keep="last",  # a tenth of so few images selects by luck
     )
 
 
@@ -36,9 +37,9 @@ def _small_images(name: str, model: str, data: str, *, epochs: int, image_size: 
             source=model,
             drop_path=0.1,
             image_size=image_size,
-            set=("pool=mean", "class_token=false", "positions_std=0.5"),
+            set=("pool=mean", "class_token=false", "positions_std=0.5", "residual_scale=0"),
         ),
-        data=DataChoice(source=data, val_fraction=0.0),
+        data=DataChoice(source=data, val_fraction=0.02),
         augmentation=Augmentation(
             crop="pad",
             pad=image_size // 8,
@@ -50,8 +51,8 @@ def _small_images(name: str, model: str, data: str, *, epochs: int, image_size: 
             cutmix=1.0,
         ),
         loss=Loss(label_smoothing=0.1),
-        optimiser=Optimiser(rate=5e-4, weight_decay=0.05, clip=1.0, average=0.9998),
-        schedule=Schedule(kind="cosine", total=f"{epochs} epochs", warmup="10 epochs"),
+        optimiser=Optimiser(name="muon", rate=1e-3, momentum=0.95, weight_decay=0.05, clip=1.0, average=0.9998),
+        schedule=Schedule(kind="cosine", total=f"{epochs} epochs", warmup="5 epochs"),
         batch_size=256,
         compile=True,
         evaluate_every="10 epochs",
@@ -65,10 +66,10 @@ def cifar10() -> Recipe:
     """A plain ViT on CIFAR-10 from scratch, the set resident on the device.
 
     Command: vitlab train cifar10 --data.source PATH
-    Hardware and time: meant for one GPU.
-    Score: none seen yet with these values; docs/log.md says what a first look at others taught.
+    Hardware and time: one H200, 438 s.
+    Score: 94.90% on the test part, one run; docs/results/training_gpu.md has its curve.
     """
-    return _small_images("cifar10", "vit-s4-32", "cifar10", epochs=200, image_size=32)
+    return _small_images("cifar10", "vit-s4-32", "cifar10", epochs=150, image_size=32)
 
 
 def cifar100() -> Recipe:
@@ -78,7 +79,7 @@ def cifar100() -> Recipe:
     Hardware and time: meant for one GPU.
     Score: none seen here.
     """
-    return _small_images("cifar100", "vit-s4-32", "cifar100", epochs=200, image_size=32)
+    return _small_images("cifar100", "vit-s4-32", "cifar100", epochs=150, image_size=32)
 
 
 def tiny_imagenet() -> Recipe:

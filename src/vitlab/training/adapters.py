@@ -39,11 +39,13 @@ def choose(model: Model, part: Literal["all", "head"], lora: int | None) -> None
         raise ConfigError(f"The rank of low-rank adapters must be at least 1, not {lora}.")
     if part == "head":
         raise ConfigError("Train the head alone or low-rank adapters, not both: leave one of the two out.")
-    for layers in (module for module in model.children() if isinstance(module, nn.ModuleList)):
-        for module in list(layers.modules()):
-            if isinstance(module, nn.Linear):
-                parametrize.register_parametrization(module, "weight", LowRank(module.weight, lora))
-                module.parametrizations.weight.original.requires_grad_(False)  # pyright: ignore[reportAttributeAccessIssue]
+    layers = [module for module in model.children() if isinstance(module, nn.ModuleList)]
+    products = [module for part in layers for module in part.modules() if isinstance(module, nn.Linear)]
+    if not products:
+        raise ConfigError("Low-rank adapters need layers of products, which this model lacks: train all of it.")
+    for module in products:
+        parametrize.register_parametrization(module, "weight", LowRank(module.weight, lora))
+        module.parametrizations.weight.original.requires_grad_(False)  # pyright: ignore[reportAttributeAccessIssue]
 
 
 def merged(state: Mapping[str, Tensor]) -> dict[str, Tensor]:

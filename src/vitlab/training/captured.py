@@ -13,7 +13,7 @@ from torch import Tensor
 from vitlab.core.random import torch_seed
 from vitlab.data.resident import ResidentFeed
 from vitlab.objectives.contract import Batch
-from vitlab.training.optimisers import set_rate
+from vitlab.training.optimisers import ON_DEVICE, set_rate
 from vitlab.training.step import Stepper
 
 WARM_UP = 3  # steps on the side stream before the capture, real ones
@@ -21,7 +21,7 @@ WARM_UP = 3  # steps on the side stream before the capture, real ones
 
 @final
 class CapturedStepper(Stepper):
-    """A stepper for a feed on the GPU and torch's fused optimisers, in one process.
+    """A stepper for a feed on the GPU and optimisers that work on the device alone, in one process.
 
     Whether a step was skipped is known on the device only: `skipped_in_a_row` and the count of skipped steps are read
     with the metrics.
@@ -39,8 +39,6 @@ class CapturedStepper(Stepper):
         self._skipped = torch.zeros((), dtype=torch.int64, device=device)
         self._bad = torch.zeros((), device=device)
         self._warm = 0
-        for parameter in self.parameters:
-            parameter.grad = torch.zeros_like(parameter)
         for optimiser in self.state.optimisers:
             optimiser.found_inf = self._bad  # pyright: ignore[reportAttributeAccessIssue] (fused ones leave out a step)
             optimiser.grad_scale = None  # pyright: ignore[reportAttributeAccessIssue]
@@ -69,14 +67,17 @@ class CapturedStepper(Stepper):
         return True
 
     def _body(self) -> None:
-        torch._foreach_zero_([parameter.grad for parameter in self.parameters])
+        for parameter in self.parameters:
+            parameter.grad = None  # the backward pass leaves its own, in the graph's memory
         batch = Batch(*self.feed.made())
+        before = [value.clone() for value in self.running]
         with self.autocast():
             loss, metrics = self.state.objective.backward(self.module, batch, 0)
         gradients: list[Tensor] = [p.grad for p in self.parameters if p.grad is not None]
         norm = torch.nn.utils.get_total_norm(gradients, foreach=True)
         good = torch.isfinite(loss) & torch.isfinite(norm)
         self._bad.copy_((~good).float())
+        self._put_back([torch.where(good, value, old) for value, old in zip(self.running, before, strict=True)])
         if self.spec.clip is not None:
             torch.nn.utils.clip_grads_with_norm_(self.parameters, self.spec.clip, norm)
         for optimiser in self.state.optimisers:
@@ -117,7 +118,7 @@ def can_capture(stepper_arguments: dict[str, Any]) -> bool:
         isinstance(feed, ResidentFeed)
         and isinstance(lr, Tensor)  # rates on the device: one process, one copy of the model
         and stepper_arguments["accumulate"] == 1
-        and spec.name in ("adamw", "sgd")
+        and spec.name in ON_DEVICE
         and spec.sam is None
         and type(state.objective).__name__ == "Supervised"
     )

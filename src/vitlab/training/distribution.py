@@ -1,5 +1,6 @@
 """Several processes: who this one is, and the model spread over them, from outside the model."""
 
+import atexit
 import contextlib
 import os
 from collections.abc import Iterator
@@ -32,7 +33,10 @@ class World:
 
 @contextlib.contextmanager
 def join(device: str | None = None) -> Iterator[World]:
-    """The world that torchrun's environment describes, or this process alone."""
+    """The world that torchrun's environment describes, or this process alone.
+
+    The processes stay together until this one ends: they could not meet at the same address a second time.
+    """
     size, local = int(os.environ.get("WORLD_SIZE", "1")), int(os.environ.get("LOCAL_RANK", "0"))
     chosen = device or ("cuda" if torch.cuda.is_available() else "cpu")
     where = torch.device(f"cuda:{local}") if chosen == "cuda" else torch.device(chosen)
@@ -42,11 +46,10 @@ def join(device: str | None = None) -> Iterator[World]:
     if "RANK" not in os.environ:
         yield World(0, 1, where)
         return
-    dist.init_process_group("nccl" if where.type == "cuda" else "gloo", timeout=timedelta(minutes=10))
-    try:
-        yield World(dist.get_rank(), size, where)
-    finally:
-        dist.destroy_process_group()
+    if not dist.is_initialized():
+        dist.init_process_group("nccl" if where.type == "cuda" else "gloo", timeout=timedelta(minutes=10))
+        atexit.register(dist.destroy_process_group)
+    yield World(dist.get_rank(), size, where)
 
 
 def spread(model: Model, world: World, how: Literal["replicate", "shard"], dtype: torch.dtype) -> nn.Module:

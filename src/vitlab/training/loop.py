@@ -62,7 +62,7 @@ def run(
 ) -> Ending:
     """Train from where the state stands to the end of the schedule."""
     progress, started, since = state.progress, time.monotonic(), time.monotonic()
-    first, spent = progress.step, progress.seconds
+    logged, spent = progress.step, progress.seconds
     while progress.step < schedule.total:
         step = progress.step
         stepper(step, rate * schedule.factor(step))
@@ -71,9 +71,10 @@ def run(
         last = progress.step == schedule.total
 
         if _due(progress.step, intervals.log, last):
-            elapsed, since = time.monotonic() - since, time.monotonic()
-            num = max(min(intervals.log or progress.step, progress.step - first), 1)
-            values = _means(stepper, world)
+            values = _means(stepper, world)  # waits for the device
+            now = time.monotonic()
+            elapsed, num = max(now - since, 1e-9), progress.step - logged
+            since, logged = now, progress.step
             values["rate"] = rate * schedule.factor(step)
             values["skipped"] = float(progress.skipped)
             timing = {"seconds a step": elapsed / num, "images a second": num * images_a_step / elapsed}
@@ -84,26 +85,36 @@ def run(
             raise _diverged(folder, stepper, progress.step, progress.skipped_in_a_row)
         stopping = any_of(world, stop.signal is not None)
         if evaluate is not None and not stopping and _due(progress.step, intervals.evaluate, last):
+            paused = _now(world)
             scores = evaluate()
             for sink in sinks:
                 sink.write(progress.step, {f"val {name}": value for name, value in scores.items()})
-            better = progress.best_score is None or scores["score"] > progress.best_score
+            better = progress.is_better(scores["score"], scores["loss"])
             progress.stale = 0 if better else progress.stale + 1
             if better:
-                progress.best_score, progress.best_step = scores["score"], progress.step
+                progress.best_score, progress.best_loss = scores["score"], scores["loss"]
+                progress.best_step = progress.step
                 save_best()
             view.say(f"step {progress.step}: {_scores(scores)}{'  (best so far)' if better else ''}")
-            since = time.monotonic()
+            since += time.monotonic() - paused
         early = patience is not None and progress.stale >= patience
         if stopping or early or _due(progress.step, intervals.checkpoint, last):
             stepper.keep()
+            paused = _now(world)
             checkpoints.write(folder / "checkpoints", state)
-            since = time.monotonic()
+            since += time.monotonic() - paused
         if stopping:
             return Ending("signal", stop.status)
         if early:
             return Ending("early")
     return Ending("done")
+
+
+def _now(world: World) -> float:
+    """The time when the device has done what it was asked to."""
+    if world.device.type == "cuda":
+        torch.cuda.synchronize(world.device)
+    return time.monotonic()
 
 
 def _due(step: int, interval: int, last: bool) -> bool:

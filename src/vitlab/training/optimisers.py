@@ -9,6 +9,11 @@ from torch import Tensor, nn
 
 from vitlab.core.errors import ConfigError
 from vitlab.models.contract import Model
+from vitlab.models.routing import ExpertLinear
+from vitlab.training.adafactor import Adafactor
+from vitlab.training.muon import Muon
+
+ON_DEVICE = ("adamw", "sgd", "muon", "adafactor")  # what can take its rate from the device, and leave out a step there
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -18,12 +23,14 @@ class Optimiser:
     `layer_decay` multiplies the rate once a layer counted from the head; `head_rate` multiplies the head's.
     """
 
-    name: Literal["adamw", "sgd", "lamb", "lion", "muon"] = "adamw"
+    name: Literal["adamw", "sgd", "lamb", "lion", "muon", "adafactor"] = "adamw"
     rate: float = 1e-3
     weight_decay: float = 0.0
+    head_weight_decay: float | None = None  # the head's own; None: as everywhere
     betas: tuple[float, float] = (0.9, 0.999)
     eps: float = 1e-8
     momentum: float = 0.9
+    update_clip: float | None = 1.0  # adafactor: the largest root mean square of a tensor's update
     layer_decay: float = 1.0
     head_rate: float = 1.0
     clip: float | None = None  # the largest global norm of the gradients
@@ -45,7 +52,7 @@ def kinds(model: Model, spec: Optimiser) -> dict[str, Kind]:
     kernels = {
         f"{prefix}.weight" if prefix else "weight"
         for prefix, module in model.named_modules()
-        if isinstance(module, nn.Linear | nn.Conv1d | nn.Conv2d)
+        if isinstance(module, nn.Linear | nn.Conv1d | nn.Conv2d | ExpertLinear)
     }
     found: dict[str, Kind] = {}
     for name, parameter in model.named_parameters():
@@ -65,20 +72,22 @@ def build(
     """
     if spec.rate <= 0:
         raise ConfigError(f"The learning rate must be positive, not {spec.rate}.")
-    groups: dict[tuple[float, bool, bool], list[nn.Parameter]] = {}
+    groups: dict[tuple[float, bool, bool, float], list[nn.Parameter]] = {}
     kind_of = kinds(model, spec)
+    head_decay = spec.weight_decay if spec.head_weight_decay is None else spec.head_weight_decay
     for name, parameter in model.named_parameters():
         if name in kind_of:
             kind = kind_of[name]
             inner = kind.matrix and kind.decays and not name.startswith(("head.", "projection."))
-            groups.setdefault((kind.rate, kind.decays, inner), []).append(parameter)
+            decay = head_decay if name.startswith("head.") else spec.weight_decay
+            groups.setdefault((kind.rate, kind.decays, inner, decay), []).append(parameter)
     for parameter in extra:
-        groups.setdefault((1.0, parameter.ndim >= 2, False), []).append(parameter)
+        groups.setdefault((1.0, parameter.ndim >= 2, False, spec.weight_decay), []).append(parameter)
     if not groups:
         raise ConfigError("No parameter is left to train: freeze less.")
     settings = [
-        {"params": parameters, "rate": rate, "weight_decay": spec.weight_decay if decays else 0.0, "inner": inner}
-        for (rate, decays, inner), parameters in groups.items()
+        {"params": parameters, "rate": rate, "weight_decay": decay if decays else 0.0, "inner": inner}
+        for (rate, decays, inner, decay), parameters in groups.items()
     ]
     if spec.name != "muon":
         return [_one(spec.name, settings, spec, on_device)]
@@ -88,7 +97,7 @@ def build(
 
 
 def _one(name: str, groups: list[dict[str, Any]], spec: Optimiser, on_device: bool) -> torch.optim.Optimizer:
-    if on_device and name in ("adamw", "sgd"):
+    if on_device and name in ON_DEVICE:
         for group in groups:
             group["lr"] = torch.tensor(spec.rate, device=group["params"][0].device)
     if name == "adamw":
@@ -102,7 +111,9 @@ def _one(name: str, groups: list[dict[str, Any]], spec: Optimiser, on_device: bo
         return Lamb(groups, lr=spec.rate, betas=spec.betas, eps=spec.eps)
     if name == "lion":
         return Lion(groups, lr=spec.rate, betas=spec.betas)
-    return torch.optim.Muon(groups, lr=spec.rate, momentum=spec.momentum, adjust_lr_fn="match_rms_adamw")
+    if name == "adafactor":
+        return Adafactor(groups, lr=spec.rate, momentum=spec.momentum, update_clip=spec.update_clip)
+    return Muon(groups, lr=spec.rate, momentum=spec.momentum)
 
 
 def set_rate(optimisers: Iterable[torch.optim.Optimizer], rate: float) -> None:

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor
+from torch.distributed.fsdp import FSDPModule
 
 from vitlab.core.config import parse_assignments
 from vitlab.core.errors import ConfigError, Error
@@ -22,6 +23,8 @@ from vitlab.data.order import EvaluationOrder, Order, balanced_weights
 from vitlab.data.resident import ResidentFeed, common_size, load_pixels, whole_pictures
 from vitlab.models.contract import Model
 from vitlab.models.create import create
+from vitlab.objectives.contract import Objective
+from vitlab.objectives.distillation import Distillation, separate_heads
 from vitlab.objectives.supervised import Supervised, one_hot
 from vitlab.training.adapters import choose
 from vitlab.training.distribution import World
@@ -50,7 +53,7 @@ def divide(dataset: DataSet) -> Parts:
     if dataset.num_classes < 2:
         raise Error(f"{dataset.name} has one class only ('{dataset.classes[0]}'): a classifier needs two or more.")
     val = dataset.splits.get("val")
-    if not dataset.multi_label:
+    if not (dataset.multi_label or dataset.fixed_classes):
         counts = train.counts(dataset.num_classes) + (0 if val is None else val.counts(dataset.num_classes))
         few = [name for name, count in zip(dataset.classes, counts, strict=True) if count < 2]
         if few:
@@ -86,6 +89,9 @@ def build_model(recipe: Recipe, dataset: DataSet) -> Model:
                 **(fields | representation),
             )
         choose(model, spec.train_only, spec.lora)
+    if spec.pretrained:  # also where the classes are as many: they are others
+        for parameter in _last_layers(model, dataset.num_classes):
+            torch.nn.init.zeros_(parameter)
     model.labels = dataset.classes
     if recipe.loss.head_bias:
         for name, parameter in model.head.named_parameters():
@@ -94,13 +100,47 @@ def build_model(recipe: Recipe, dataset: DataSet) -> Model:
     return model
 
 
-def build_objective(recipe: Recipe, parts: Parts, num_classes: int) -> Supervised:
-    """The recipe's loss; class weights are the inverse of the training counts, 1 on average."""
-    weights = None
+def _last_layers(model: Model, num_classes: int) -> Iterator[torch.nn.Parameter]:
+    """What gives the classes; a norm or a layer before it would be dead with zeros too."""
+    for module in model.head.modules():
+        if isinstance(module, torch.nn.Linear | torch.nn.Conv2d) and module.weight.shape[0] == num_classes:
+            yield from module.parameters(recurse=False)
+
+
+def build_objective(recipe: Recipe, parts: Parts, dataset: DataSet, model: Model) -> Objective:
+    """The recipe's loss, with its teacher's; class weights are the inverse of the training counts, 1 on average."""
+    weights, num_classes = None, dataset.num_classes
     if recipe.loss.class_weights:
         counts = np.maximum(parts.train.counts(num_classes), 1)
         weights = torch.tensor(counts.sum() / (num_classes * counts), dtype=torch.float32)
-    return Supervised(recipe.loss.kind, label_smoothing=recipe.loss.label_smoothing, class_weights=weights)
+    base = Supervised(recipe.loss.kind, label_smoothing=recipe.loss.label_smoothing, class_weights=weights)
+    spec = recipe.teacher
+    if spec.source is None:
+        return base
+    teacher = load(spec.source)
+    separate_heads(model)
+    return Distillation(
+        base,
+        teacher,
+        seen=model.preprocess,
+        kind=spec.kind,
+        alpha=spec.alpha,
+        tau=spec.tau,
+        order=_order(spec.source, teacher, dataset),
+    )
+
+
+def _order(source: str, teacher: Model, dataset: DataSet) -> list[int] | None:
+    """Where the data's classes are among the teacher's; None where they are in the same order, or it names none."""
+    if teacher.config.num_classes != dataset.num_classes:
+        raise ConfigError(
+            f"The teacher ({source}) knows {teacher.config.num_classes} classes and {dataset.name} has"
+            f" {dataset.num_classes}: fine-tune it on that data first."
+        )
+    names = teacher.labels or ()
+    if names == tuple(dataset.classes) or set(names) != set(dataset.classes):
+        return None
+    return [names.index(name) for name in dataset.classes]
 
 
 def resident_pixels(recipe: Recipe, split: Split, device: torch.device, say: Callable[[str], None]) -> Tensor | None:
@@ -258,6 +298,8 @@ def _evaluating(model: Model) -> Iterator[None]:
         yield
     finally:
         model.train()
+        if isinstance(model, FSDPModule):
+            model.reshard()  # what was gathered here must not outlive the weights that it was gathered from
 
 
 def _fields(spec: ModelChoice) -> dict[str, Any]:
@@ -266,4 +308,9 @@ def _fields(spec: ModelChoice) -> dict[str, Any]:
     for name in ("dropout", "attention_dropout", "drop_path", "checkpoint_blocks"):
         if value := getattr(spec, name):
             fields[name] = value
-    return fields | parse_assignments(spec.set, where="model.set")
+    others = parse_assignments(spec.set, where="model.set")
+    if taken := {"image_size", "num_classes"} & others.keys():
+        raise ConfigError(
+            f"model.set cannot change {min(taken)}: classes are the data's, the size is model.image_size."
+        )
+    return fields | others

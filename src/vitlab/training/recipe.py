@@ -49,6 +49,16 @@ class Loss:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Teacher:
+    """A trained model to learn from besides the labels, as DeiT does (arXiv 2012.12877)."""
+
+    source: str | None = None  # whatever `load` takes; None: no teacher
+    kind: Literal["hard", "soft"] = "hard"  # its most probable class, or its probabilities
+    alpha: float = 0.5  # the teacher's share of the loss
+    tau: float = 3.0  # soft: the temperature
+
+
+@dataclass(frozen=True, kw_only=True)
 class Recipe:
     """Everything that decides what a run computes, and how often it reports."""
 
@@ -57,6 +67,7 @@ class Recipe:
     data: DataChoice = field(default_factory=DataChoice)
     augmentation: Augmentation = field(default_factory=Augmentation)
     loss: Loss = field(default_factory=Loss)
+    teacher: Teacher = field(default_factory=Teacher)
     optimiser: Optimiser = field(default_factory=Optimiser)
     schedule: Schedule = field(default_factory=Schedule)
     batch_size: int = 128  # images an optimiser step, over all processes

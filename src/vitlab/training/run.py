@@ -1,25 +1,16 @@
-"""A run's folder: its recipe, its environment, a lock against a second start, and signals that end it in order."""
+"""A run's folder: its files, a lock against a second start, and signals that end it in order."""
 
 import contextlib
 import fcntl
-import json
 import os
-import platform
 import signal
-import subprocess
-import sys
 from collections.abc import Iterator, Mapping
-from importlib import metadata
 from pathlib import Path
 from types import FrameType
 from typing import Any
 
-import torch
-
+from vitlab.core import record
 from vitlab.core.errors import Error
-from vitlab.core.files import atomic_file
-
-PACKAGES = ("vitlab", "torch", "numpy", "pillow", "simplejpeg", "safetensors")
 
 
 class RunError(Error):
@@ -45,20 +36,14 @@ def locked(folder: Path) -> Iterator[None]:
         yield
 
 
-def write_json(path: Path, content: Mapping[str, Any]) -> None:
-    """JSON, whole or not at all."""
-    with atomic_file(path) as partial:
-        partial.write_text(json.dumps(content, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
-
-
 def read_json(path: Path) -> dict[str, Any]:
     """A run's JSON file, or a RunError that names it."""
+    if not path.exists():
+        raise RunError(f"{path.parent} is not a run's folder: {path.name} is missing.")
     try:
-        return json.loads(path.read_text(encoding="utf-8"))
-    except FileNotFoundError as error:
-        raise RunError(f"{path.parent} is not a run's folder: {path.name} is missing.") from error
-    except (OSError, ValueError) as error:
-        raise RunError(f"{path}: cannot be read ({error}).") from error
+        return record.read_json(path)
+    except Error as error:
+        raise RunError(str(error)) from error
 
 
 def differences(old: Mapping[str, Any], new: Mapping[str, Any], prefix: str = "") -> list[str]:
@@ -71,38 +56,6 @@ def differences(old: Mapping[str, Any], new: Mapping[str, Any], prefix: str = ""
         elif before != after:
             found.append(f"{prefix}{name}: {before!r}, now {after!r}")
     return found
-
-
-def environment(decoder: str) -> dict[str, Any]:
-    """What a run ran on, without names of people or machines."""
-    versions = {name: _version(name) for name in PACKAGES}
-    gpus = [torch.cuda.get_device_name(i) for i in range(torch.cuda.device_count())]
-    return {
-        "command": ["vitlab", *sys.argv[1:]],
-        "python": platform.python_version(),
-        "platform": f"{platform.system()} {platform.machine()}",
-        "packages": versions,
-        "gpus": gpus,
-        "threads": torch.get_num_threads(),
-        "decoder": decoder,
-        "commit": _commit(),
-    }
-
-
-def _version(name: str) -> str | None:
-    try:
-        return metadata.version(name)
-    except metadata.PackageNotFoundError:
-        return None
-
-
-def _commit() -> str | None:
-    """The commit of the source tree, where vitlab runs from one."""
-    root = Path(__file__).resolve().parents[3]
-    if not (root / ".git").exists():
-        return None
-    git = subprocess.run(["git", "rev-parse", "HEAD"], cwd=root, capture_output=True, text=True, check=False)
-    return git.stdout.strip() or None
 
 
 class Stop:

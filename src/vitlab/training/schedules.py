@@ -13,13 +13,16 @@ class Schedule:
     """Linear warm-up from zero, then a decay to `end` times the base rate.
 
     linear, cosine: to the end of the run. rsqrt: sqrt(timescale / step), with a linear cool-down at the end.
+    staircase: constant between `drops`, and times `drop` at each.
     """
 
-    kind: Literal["linear", "cosine", "rsqrt", "constant"] = "cosine"
+    kind: Literal["linear", "cosine", "rsqrt", "constant", "staircase"] = "cosine"
     total: str = "100 epochs"
     warmup: str = "5%"
     cooldown: str = "0 steps"  # rsqrt and constant
     timescale: str = "10k steps"  # rsqrt
+    drops: tuple[str, ...] = ("30%", "60%", "90%")  # staircase
+    drop: float = 0.1  # staircase
     end: float = 0.0
 
 
@@ -33,6 +36,8 @@ class ResolvedSchedule:
     cooldown: int
     timescale: int
     end: float
+    drops: tuple[int, ...] = ()
+    drop: float = 1.0
 
     def factor(self, step: int) -> float:
         """The factor for the update that takes the run from `step` to `step + 1`."""
@@ -43,6 +48,8 @@ class ResolvedSchedule:
             return self.end + (1 - self.end) * (1 - done)
         if self.kind == "cosine":
             return self.end + (1 - self.end) * 0.5 * (1 + math.cos(math.pi * done))
+        if self.kind == "staircase":
+            return max(self.drop ** sum(step >= at for at in self.drops), self.end)
         base = 1.0
         if self.kind == "rsqrt":
             base = math.sqrt(self.timescale / max(step - self.warmup + self.timescale, 1))
@@ -63,6 +70,15 @@ def resolve(schedule: Schedule, pace: Pace) -> ResolvedSchedule:
         )
     if not 0 <= schedule.end <= 1:
         raise ConfigError(f"schedule.end is a factor of the base rate between 0 and 1, not {schedule.end}.")
+    if not 0 < schedule.drop <= 1:
+        raise ConfigError(f"schedule.drop is a factor above 0 and at most 1, not {schedule.drop}.")
     return ResolvedSchedule(
-        schedule.kind, total, warmup, cooldown, steps(schedule.timescale, pace, total=total), schedule.end
+        schedule.kind,
+        total,
+        warmup,
+        cooldown,
+        steps(schedule.timescale, pace, total=total),
+        schedule.end,
+        tuple(steps(at, pace, total=total) for at in schedule.drops),
+        schedule.drop,
     )

@@ -13,6 +13,7 @@ from torch import Tensor
 from torch.distributed.checkpoint.state_dict import StateDictOptions, get_model_state_dict
 
 from vitlab.core.config import from_dict, to_dict
+from vitlab.core.record import environment, write_json
 from vitlab.data.contract import DataSet
 from vitlab.data.description import describe
 from vitlab.data.jpeg import decoder_name
@@ -28,11 +29,14 @@ from vitlab.training.durations import Pace, steps
 from vitlab.training.log import ProgressView, open_sinks
 from vitlab.training.optimisers import build
 from vitlab.training.recipe import Recipe
-from vitlab.training.run import RunError, Stop, differences, environment, locked, read_json, write_json
+from vitlab.training.run import RunError, Stop, differences, locked, read_json
 from vitlab.training.schedules import resolve
 from vitlab.training.state import State
 from vitlab.training.step import Stepper
 from vitlab.weights.load import load, save
+
+# what gloo's and NCCL's errors say when the other end is gone
+LOST_PEER = ("Connection closed by peer", "Connection reset by peer", "Broken pipe", "NCCL")
 
 
 @dataclass(frozen=True)
@@ -74,7 +78,15 @@ def _run(recipe: Recipe, folder: Path, *, device: str | None, show: bool) -> Out
         dataset = prepare.open_parts(recipe)
         if world.first:
             _record(recipe, folder, dataset)
-        return _train(recipe, folder, dataset, world, stop, show=show and world.first, stack=stack)
+        try:
+            return _train(recipe, folder, dataset, world, stop, show=show and world.first, stack=stack)
+        except RuntimeError as error:
+            if world.size == 1 or not any(sign in str(error) for sign in LOST_PEER):
+                raise
+            raise RunError(
+                f"Process {world.rank} lost another process of this run, whose own message says why; when that is"
+                f" mended, go on from the last checkpoint: --resume '{folder}'."
+            ) from error
 
 
 def _record(recipe: Recipe, folder: Path, dataset: DataSet) -> None:
@@ -111,7 +123,7 @@ def _train(
         view.say(line)
 
     model = prepare.build_model(recipe, dataset).to(world.device).train()
-    objective = prepare.build_objective(recipe, parts, dataset.num_classes).to(world.device)
+    objective = prepare.build_objective(recipe, parts, dataset, model).to(world.device)
     autocast = _autocast(recipe, world)
     module = spread(model, world, recipe.spread, _dtype(recipe, world))
     alone_on_gpu = world.device.type == "cuda" and world.size == 1 and recipe.spread == "replicate"
@@ -133,6 +145,8 @@ def _train(
     stack.callback(feed.close)
     if recipe.compile and isinstance(feed, ResidentFeed):
         feed.compile()
+        if average is not None and alone_on_gpu:
+            average.compile()
     arguments: dict[str, Any] = {
         "state": state,
         "module": module,

@@ -20,12 +20,19 @@ class Progress:
     skipped: int = 0  # steps left out because loss or gradients were not finite
     skipped_in_a_row: int = 0
     best_score: float | None = None
+    best_loss: float | None = None
     best_step: int | None = None
     stale: int = 0  # evaluations since the best one
     seconds: float = 0.0
     sums: dict[str, float] = field(default_factory=dict)  # of the metrics since they were last logged
     summed: int = 0  # the steps in those sums
     images_seen: int = 0
+
+    def is_better(self, score: float, loss: float) -> bool:
+        """Whether this beats the best so far: a higher score, or the same with a lower loss."""
+        if self.best_score is None or self.best_loss is None:
+            return True
+        return (score, -loss) > (self.best_score, -self.best_loss)
 
 
 @dataclass
@@ -42,7 +49,8 @@ class State:
         """The tensors under full names, the same however many processes hold them."""
         modules = _Both(self.model, self.objective)
         model, optimiser = get_state_dict(modules, self.optimisers)
-        averaged = {} if self.average is None else _named(self.model, self.average.values)
+        average = self.average
+        averaged = {} if average is None else dict(zip(average.names, average.all_values, strict=True))
         return {"model": model, "optimiser": optimiser, "average": averaged}
 
     def restore(self, tensors: dict[str, Any]) -> None:
@@ -57,8 +65,8 @@ class State:
         for group, setting in zip(groups, settings, strict=True):
             group.update(setting)  # this run's own: which kernels there are depends on the device and the processes
         if self.average is not None:
-            for value, read in zip(self.average.values, tensors["average"].values(), strict=True):
-                value.copy_(read)
+            for name, value in zip(self.average.names, self.average.all_values, strict=True):
+                value.copy_(tensors["average"][name])
 
 
 class _Both(nn.Module):
@@ -67,7 +75,3 @@ class _Both(nn.Module):
     def __init__(self, model: nn.Module, objective: nn.Module) -> None:
         super().__init__()
         self.model, self.objective = model, objective
-
-
-def _named(model: nn.Module, values: list[torch.Tensor]) -> dict[str, torch.Tensor]:
-    return {name: value for (name, _), value in zip(model.named_parameters(), values, strict=True)}

@@ -9,6 +9,7 @@ from torch import Tensor, nn
 
 from vitlab.core.random import torch_seed
 from vitlab.objectives.contract import Batch, Metrics
+from vitlab.training.average import running
 from vitlab.training.distribution import World, any_of, without_sync
 from vitlab.training.optimisers import Optimiser, Perturbation, set_rate
 from vitlab.training.state import State
@@ -42,6 +43,7 @@ class Stepper:
         self.state, self.module, self.feed, self.spec, self.world = state, module, feed, spec, world
         self.accumulate, self.seed, self.autocast = accumulate, seed, autocast
         self.parameters = [p for o in state.optimisers for group in o.param_groups for p in group["params"]]
+        self.running = list(running(state.model).values())
         self.perturbation = Perturbation(self.parameters, spec.sam) if spec.sam else None
         kept = state.progress
         self.sums = {name: torch.tensor(value, device=world.device) for name, value in kept.sums.items()}
@@ -66,14 +68,18 @@ class Stepper:
         batch = self.last_batch = Batch(*self.feed.batch(step))
         set_rate(self.state.optimisers, rate)
         torch.manual_seed(torch_seed(self.seed, "dropout", step, self.world.rank))
+        before = [value.clone() for value in self.running]
         loss, metrics = self.gradients(batch, step)
         if self.perturbation is not None and self._finite(loss, self._norm()):
             self.perturbation.uphill()
             torch.manual_seed(torch_seed(self.seed, "dropout", step, self.world.rank))
+            counted = [value.clone() for value in self.running]
             self.gradients(batch, step)
             self.perturbation.back()
+            self._put_back(counted)  # the batch was counted by the first pass
         norm = self._norm()
         if not self._finite(loss, norm):
+            self._put_back(before)
             self.state.progress.skipped += 1
             self.state.progress.skipped_in_a_row += 1
             return False
@@ -100,6 +106,11 @@ class Stepper:
         means = {name: (value / max(self.count, 1)).item() for name, value in self.sums.items()}
         self.sums, self.count = {}, 0
         return means
+
+    def _put_back(self, statistics: list[Tensor]) -> None:
+        """Batch norm's statistics as they were: a pass that is not finite would spoil them for good."""
+        for value, old in zip(self.running, statistics, strict=True):
+            value.copy_(old)
 
     def _norm(self) -> Tensor:
         gradients = [p.grad for p in self.parameters if p.grad is not None]

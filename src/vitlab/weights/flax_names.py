@@ -4,9 +4,12 @@ A dense kernel is [in, out]; a query, key or value kernel [D, heads, D_h], the o
 kernel [row, column, channel, D].
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+import dataclasses
+import logging
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TypeAlias
+from pathlib import Path
+from typing import Any, TypeAlias
 
 from einops import rearrange
 from torch import Tensor
@@ -14,6 +17,10 @@ from torch import Tensor
 from vitlab.models.create import empty_model
 from vitlab.models.vit import ViTConfig
 from vitlab.weights.mapping import Rule, concatenated, read_through, reshaped, same, transposed
+from vitlab.weights.notes import Notes
+from vitlab.weights.npz import COMMENT_LIMIT, comment_of, write_npz
+
+logger = logging.getLogger("vitlab")
 
 Shapes: TypeAlias = Mapping[str, tuple[int, ...]]
 # Where the parameters lie in a training state; `img` is the image tower of an image-text model.
@@ -60,13 +67,13 @@ def find_block(shapes: Shapes, prefix: str) -> Block | None:
 
 def vit_rules(config: ViTConfig, names: Names) -> list[Rule]:
     """Our parameters and theirs, for a plain ViT."""
-    root, patch, width = names.prefix, config.patch_size, config.width
+    root, side, width = names.prefix, config.patch_shape[-1], config.width
     rules = [
         Rule(
             "projection.weight",
             (f"{root}embedding/kernel",),
             lambda t: rearrange(t[0], "p q c d -> d (c p q)"),
-            lambda t: [rearrange(t, "d (c p q) -> p q c d", p=patch, q=patch)],
+            lambda t: [rearrange(t, "d (c p q) -> p q c d", p=side, q=side)],
         ),
         same("projection.bias", f"{root}embedding/bias"),
     ]
@@ -109,10 +116,18 @@ def each_of_theirs(rules: Sequence[Rule], state: Mapping[str, Tensor]) -> Iterat
         yield from zip(rule.theirs, rule.write(state[rule.ours]), strict=True)
 
 
-def their_shapes(rules: Sequence[Rule], config: ViTConfig) -> dict[str, tuple[int, ...]]:
+def their_shapes(rules: Sequence[Rule], config: Any) -> dict[str, tuple[int, ...]]:
     """The shapes that a file of this configuration has."""
     state = empty_model(config).state_dict()
     return {name: tuple(value.shape) for name, value in each_of_theirs(rules, state)}
+
+
+def write_flax(path: Path, name: str, arrays: Iterable[tuple[str, Tensor]], notes: Notes) -> None:
+    """The file of a format, with what no name tells as a comment that other readers do not see."""
+    if len(comment_of(notes.header())) > COMMENT_LIMIT:
+        logger.warning("%s: the class names are too long for the %s format; they are left out.", path, name)
+        notes = dataclasses.replace(notes, labels=None)
+    write_npz(path, arrays, notes.header())
 
 
 def _dense(ours: str, theirs: str) -> list[Rule]:

@@ -1,7 +1,5 @@
 """Google's `.npz` dialects as formats: the configuration behind a file's names and shapes, and what a file can hold."""
 
-import dataclasses
-import logging
 import math
 import re
 from abc import abstractmethod
@@ -13,15 +11,16 @@ from vitlab.core.config import replace
 from vitlab.core.errors import CannotHoldError, CheckpointError, ConfigError
 from vitlab.core.preprocess import Preprocess
 from vitlab.models.contract import Model
+from vitlab.models.hybrid import HybridConfig
 from vitlab.models.positions import Kind
+from vitlab.models.resnet import ResNetSpec
 from vitlab.models.vit import ViTConfig
 from vitlab.weights.container import TensorFile
-from vitlab.weights.flax_names import Names, Shapes, each_of_theirs, their_shapes, vit_rules
+from vitlab.weights.flax_names import Names, Shapes, each_of_theirs, their_shapes, vit_rules, write_flax
+from vitlab.weights.flax_resnet import LINEN, fits, read_sizes, resnet_rules
 from vitlab.weights.format import Contents, Format, Location, check_holds, layer_indices, plain_vit
+from vitlab.weights.mapping import Rule
 from vitlab.weights.notes import Notes, read_notes
-from vitlab.weights.npz import COMMENT_LIMIT, comment_of, write_npz
-
-logger = logging.getLogger("vitlab")
 
 
 class FlaxFormat(Format):
@@ -56,12 +55,12 @@ class FlaxFormat(Format):
         assert names is not None
         assumed: list[str] = []
         config = self.read_config(tensors.shapes, names, hints, notes.config, where, assumed)
-        rules = vit_rules(config, names)
+        rules = _rules(config, names)
         for name, shape in their_shapes(rules, config).items():
-            if tensors.shapes.get(name, shape) != shape:
+            if not fits(name, tensors.shapes.get(name, shape), shape):
                 raise CheckpointError(
                     f"{where}: '{name}' has the shape {list(tensors.shapes[name])} where the other tensors call for"
-                    f" {list(shape)}; the file is damaged, or not a plain ViT."
+                    f" {list(shape)}; the file is damaged, or another model's."
                 )
         if tensors is not location.tensors:  # all layers of one stack, then the next: a compressed one is unpacked once
             rules.sort(key=lambda rule: re.sub(r"\d+", "", rule.ours, count=1))
@@ -94,21 +93,27 @@ class FlaxFormat(Format):
         def has(name: str) -> bool:
             return names.prefix + name in shapes
 
-        if has("conv_root/kernel"):
-            raise CheckpointError(f"{where}: a hybrid, with a ResNet before the patches; only plain ViTs are read.")
         patch, patch_width, channels, width = shape("embedding/kernel", 4)
+        resnet: dict[str, Any] = {}
+        if has(LINEN.root):
+            if HybridConfig not in self.configs:
+                raise CheckpointError(f"{where}: a hybrid, with a ResNet before the patches, under unknown names.")
+            layers, resnet_width, channels = read_sizes(shapes, LINEN, names.prefix, where)
+            resnet = {"resnet_layers": layers, "resnet_width": resnet_width}
+            stride = ResNetSpec(layers=layers).stride
+            patch, patch_width = patch * stride, patch_width * stride
         _, heads, head_width = shape(f"Transformer/encoderblock_0/{names.block.attention}/query/kernel", 3)
         if patch != patch_width or heads * head_width != width:
             raise CheckpointError(
                 f"{where}: patches of {patch} x {patch_width} px, {heads} heads of width {head_width} and a width of"
                 f" {width}; vitlab's ViT has square patches and heads that share its width."
             )
-        layers = names.prefix + "Transformer/encoderblock_{}/" + names.block.norm1 + "/scale"
+        blocks = names.prefix + "Transformer/encoderblock_{}/" + names.block.norm1 + "/scale"
         fields: dict[str, Any] = {
             "patch_size": patch,
             "channels": channels,
             "width": width,
-            "depth": layer_indices(shapes, layers, where),
+            "depth": layer_indices(shapes, blocks, where),
             "mlp_dim": shape(f"Transformer/encoderblock_0/{names.block.mlp}/Dense_0/kernel", 2)[1],
             "heads": heads,
             "num_classes": shape("head/kernel", 2)[1] if has("head/kernel") else 0,
@@ -139,23 +144,21 @@ class FlaxFormat(Format):
             fields["image_size"] = (side, side)
             assumed.append(f"No position embedding in the file tells its image size: {side} px was assumed.")
         try:
-            config = ViTConfig(norm_eps=1e-6, gelu="tanh", resize_rule="official", **fields)
+            kind = HybridConfig if resnet else ViTConfig
+            config = kind(norm_eps=1e-6, gelu="tanh", resize_rule="official", **fields, **resnet)
             rule = {"resize_rule": noted["resize_rule"]} if "resize_rule" in noted else {}
             return replace(config, rule, where="vitlab's notes in it")
         except ConfigError as error:
             raise CheckpointError(f"{where}: {error}") from error
 
     def write(self, model: Model, path: Path) -> None:
-        config = plain_vit(model, self.name)
+        config = model.config if type(model.config) in self.configs else plain_vit(model, self.name)
         check_holds(self.name, config, self._read_back(config, str(path)))
         notes = Notes(
             {"image_size": config.image_size, "resize_rule": config.resize_rule}, model.preprocess, model.labels
         )
-        if len(comment_of(notes.header())) > COMMENT_LIMIT:
-            logger.warning("%s: the class names are too long for the %s format; they are left out.", path, self.name)
-            notes = dataclasses.replace(notes, labels=None)
-        rules = vit_rules(config, self.names_to_write(config))
-        write_npz(path, each_of_theirs(rules, model.state_dict()), notes.header())
+        rules = _rules(config, self.names_to_write(config))
+        write_flax(path, self.name, each_of_theirs(rules, model.state_dict()), notes)
 
     def _read_back(self, config: ViTConfig, where: str) -> ViTConfig:
         """The configuration that a file written for `config` would be read as."""
@@ -173,7 +176,11 @@ class FlaxFormat(Format):
             )
         by_attention = config.pool == "attention" and self.attention_pool
         placed = config.positions_for_prefix
-        stored = ViTConfig(  # only what has a place in the file
+        resnet: dict[str, Any] = {}
+        if isinstance(config, HybridConfig):
+            resnet = {"resnet_layers": config.resnet_layers, "resnet_width": config.resnet_width}
+        stored = type(config)(  # only what has a place in the file
+            **resnet,
             image_size=config.image_size,
             patch_size=config.patch_size,
             channels=config.channels,
@@ -189,7 +196,13 @@ class FlaxFormat(Format):
             positions_for_prefix=placed if placed in self.class_positions else self.class_positions[0],
         )
         names, noted = self.names_to_write(stored), {"image_size": config.image_size}
-        return self.read_config(their_shapes(vit_rules(stored, names), stored), names, {}, noted, where, [])
+        return self.read_config(their_shapes(_rules(stored, names), stored), names, {}, noted, where, [])
+
+
+def _rules(config: ViTConfig, names: Names) -> list[Rule]:
+    """A plain ViT's, and before them a hybrid's ResNet's."""
+    resnet = resnet_rules(config.resnet, LINEN, names.prefix) if isinstance(config, HybridConfig) else []
+    return resnet + vit_rules(config, names)
 
 
 def _size(size: Any, patch: int) -> tuple[int, int] | None:

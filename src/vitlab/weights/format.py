@@ -56,7 +56,8 @@ class Contents:
 class Format(ABC):
     """A checkpoint format. `hints` are the caller's configuration fields, for what a file cannot tell."""
 
-    name: ClassVar[str]
+    name: str
+    configs: ClassVar[tuple[type[Any], ...]] = (ViTConfig,)  # of the families that it writes
 
     @abstractmethod
     def recognises(self, location: Location) -> bool:
@@ -71,16 +72,42 @@ class Format(ABC):
         """The model at `path`, whole or not at all; CannotHoldError where the format has no place for it."""
 
 
+class FormatOf(Format):
+    """One format for several families, each with names of its own; the first that recognises a checkpoint reads it."""
+
+    def __init__(self, *members: Format) -> None:
+        self.members = members
+        self.name = members[0].name
+
+    def recognises(self, location: Location) -> bool:
+        return any(item.recognises(location) for item in self.members)
+
+    def read(self, location: Location, hints: Mapping[str, Any]) -> Contents:
+        return next(item for item in self.members if item.recognises(location)).read(location, hints)
+
+    def write(self, model: Model, path: Path) -> None:
+        for item in self.members:
+            if type(model.config) in item.configs:
+                return item.write(model, path)
+        raise cannot_hold(self.name)
+
+
+def cannot_hold(name: str) -> CannotHoldError:
+    """What to say of a family that a format has no names for."""
+    return CannotHoldError(f"The {name} format has no names for models of this family; save it with format='vitlab'.")
+
+
 def plain_vit(model: Model, name: str) -> ViTConfig:
-    """The configuration of a plain ViT, the only family that the public formats of plain ViTs hold."""
-    if not isinstance(model.config, ViTConfig):
+    """The configuration of a plain ViT, the only family that most public formats hold."""
+    if type(model.config) is not ViTConfig:
         raise CannotHoldError(f"The {name} format holds plain ViTs; save this model with format='vitlab'.")
     return model.config
 
 
-def check_holds(name: str, config: ViTConfig, read_back: ViTConfig) -> None:
+def check_holds(name: str, config: Any, read_back: Any) -> None:
     """Refuse to write what would be read back as another model."""
-    for item in dataclasses.fields(ViTConfig):
+    assert type(config) is type(read_back)
+    for item in dataclasses.fields(config):
         if item.name in NOT_STORED or getattr(config, item.name) == getattr(read_back, item.name):
             continue
         if _effective(config, item.name) != _effective(read_back, item.name):
@@ -91,11 +118,13 @@ def check_holds(name: str, config: ViTConfig, read_back: ViTConfig) -> None:
             )
 
 
-def _effective(config: ViTConfig, name: str) -> Any:
+def _effective(config: Any, name: str) -> Any:
     """A field as far as it changes the model: the initial layer scale, say, only matters as there or not."""
     value = getattr(config, name)
     if name == "layer_scale":
         return value is not None
+    if not isinstance(config, ViTConfig):
+        return value
     if name == "positions_for_prefix":
         return min(value, config.num_prefix) if config.positions in ("learned", "learned2d") else 0
     if name == "gelu" and config.gated_mlp and config.pool != "attention":

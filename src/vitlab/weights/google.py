@@ -3,6 +3,7 @@
 from typing import final
 
 from vitlab.core.preprocess import Preprocess
+from vitlab.models.hybrid import HybridConfig
 from vitlab.models.vit import ViTConfig
 from vitlab.weights.flax_names import COUNTED, Names, Shapes, find_block, find_prefix
 from vitlab.weights.flax_vit import FlaxFormat
@@ -12,9 +13,10 @@ POSITIONS = "Transformer/posembed_input/pos_embedding"
 
 @final
 class Google(FlaxFormat):
-    """vit_jax: positions in a module of the encoder, the class token's among them."""
+    """vit_jax: positions in a module of the encoder, the class token's among them; plain ViTs and hybrids."""
 
     name = "google"
+    configs = (ViTConfig, HybridConfig)
     no_positions = "none"
     attention_pool = False
     class_positions = (1,)

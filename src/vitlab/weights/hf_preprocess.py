@@ -20,6 +20,8 @@ AUTHORS = Preprocess(
 )
 DEFAULTS: dict[str, Preprocess] = {
     "vit": PAPER,
+    "bit": PAPER,
+    "cvt": AUTHORS,
     "vit_mae": AUTHORS,
     "deit": AUTHORS,
     "dinov2": AUTHORS,
@@ -28,24 +30,29 @@ DEFAULTS: dict[str, Preprocess] = {
     "siglip_vision_model": replace(PAPER, interpolation="bicubic"),
 }
 RESAMPLE: dict[int, Interpolation] = {int(number): name for name, number in FILTERS.items()}
-BY_SHORTEST_EDGE = ("CLIP", "Bit", "ChineseCLIP")  # whose plain `size: 224` means the shorter edge
+BY_SHORTEST_EDGE = ("CLIP", "Bit", "ChineseCLIP", "ConvNext")  # whose plain `size: 224` means the shorter edge
 
 
-def read_preprocess(folder: Path, kind: str, config: ViTConfig, assumed: list[str]) -> Preprocess:
-    """The folder's preprocessing, or its model type's default where the folder has none."""
-    default = DEFAULTS[kind].with_size(config.image_size)
+def find_preprocess(folder: Path, kind: str, size: tuple[int, int], assumed: list[str]) -> tuple[Preprocess, str]:
+    """The folder's preprocessing, or its model type's default where the folder has none, and the file's name."""
+    default = DEFAULTS[kind].with_size(size)
     where, data = _find(folder)
     if data is None:
         assumed.append(f"No preprocessor_config.json in the folder: the preprocessing usual for '{kind}' was assumed.")
-        return default
-    found = _parse(data, default, str(where), assumed)
+        return default, where.name
+    return _parse(data, default, str(where), assumed), where.name
+
+
+def read_preprocess(folder: Path, kind: str, config: ViTConfig, assumed: list[str]) -> Preprocess:
+    """The preprocessing of `find_preprocess`, at a size that the model takes."""
+    found, name = find_preprocess(folder, kind, config.image_size, assumed)
     covered = tuple(side // config.patch_size * config.patch_size for side in found.size)
     if kind in ("dinov2", "dinov2_with_registers") and min(covered) > 0:
         size = (covered[0], covered[1])  # these models are meant for other sizes than that of their positions
     else:
         size = config.image_size
     if size != found.size:
-        assumed.append(f"{where.name} asks for {_by(found.size)} px, which the model does not take: {_by(size)} it is.")
+        assumed.append(f"{name} asks for {_by(found.size)} px, which the model does not take: {_by(size)} it is.")
         found = found.with_size(size)
     return found
 
@@ -88,6 +95,8 @@ def _parse(data: Mapping[str, Any], default: Preprocess, where: str, assumed: li
     processor = str(data.get("image_processor_type") or data.get("feature_extractor_type") or "")
     edge, size = _size(data.get("size"), processor.startswith(BY_SHORTEST_EDGE), default, where)
     crop = _size(data.get("crop_size"), False, default, where)[1] if data.get("do_center_crop") else None
+    if processor.startswith("ConvNext") and edge is not None:
+        edge, size, crop = _convnext(data, edge, where)
     if edge is None and crop is not None and crop != size:
         # DeiT's: transformers squashes to 256 x 256 before it crops, the authors keep the aspect
         edge = min(size)
@@ -132,6 +141,16 @@ def _size(value: Any, shortest: bool, default: Preprocess, where: str) -> tuple[
             return None, (height, width)
         case _:
             raise CheckpointError(f"{where}: a size of {value!r} is not one that vitlab knows.")
+
+
+def _convnext(
+    data: Mapping[str, Any], edge: int, where: str
+) -> tuple[int | None, tuple[int, int], tuple[int, int] | None]:
+    """ConvNeXT's and CvT's: below 384 px the middle part of a larger picture, from there on all of it, squashed."""
+    part = data.get("crop_pct", 224 / 256)
+    if not isinstance(part, int | float) or not 0 < part <= 1:
+        raise CheckpointError(f"{where}: 'crop_pct' must be above 0 and at most 1, not {part!r}.")
+    return (None, (edge, edge), None) if edge >= 384 else (int(edge / part), (edge, edge), (edge, edge))
 
 
 def _colours(data: Mapping[str, Any], name: str, default: tuple[float, float, float], where: str) -> Any:

@@ -1,5 +1,6 @@
 """`load` and `save`: any source to a model, and a model to any format."""
 
+import dataclasses
 import functools
 import logging
 from collections.abc import Mapping
@@ -9,19 +10,23 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from vitlab.core.config import check_names, replace
+from vitlab.core.config import check_names
 from vitlab.core.errors import CheckpointError, near_matches, unknown_name
 from vitlab.core.preprocess import Preprocess
 from vitlab.models.contract import Model
-from vitlab.models.create import as_size, empty_model
+from vitlab.models.create import as_size, change, empty_model
+from vitlab.models.timm_adapter import TimmModel
+from vitlab.models.timm_build import PREFIX as TIMM_PREFIX
+from vitlab.models.timm_build import TimmConfig
 from vitlab.models.zoo import ZOO
 from vitlab.weights import hub, surgery
-from vitlab.weights.format import Contents, Format, Location
+from vitlab.weights.format import Contents, Format, FormatOf, Location
 from vitlab.weights.imagenet import imagenet_labels
 from vitlab.weights.mapping import LoadReport, Rule, check_finite, check_shape
 from vitlab.weights.native import Native
 from vitlab.weights.published import PUBLISHED
 from vitlab.weights.tensors import open_folder, open_tensors, read_json
+from vitlab.weights.timm_pretrained import load_timm, resized
 
 logger = logging.getLogger("vitlab")
 
@@ -30,12 +35,26 @@ logger = logging.getLogger("vitlab")
 def formats() -> dict[str, Format]:
     """Every format by name, in the order in which they are asked whether a checkpoint is theirs."""
     from vitlab.weights.big_vision import BigVision
+    from vitlab.weights.flax_bit import BigVisionBiT, GoogleBiT
+    from vitlab.weights.flax_moe import GoogleVMoE
     from vitlab.weights.google import Google
     from vitlab.weights.hf import HuggingFace
+    from vitlab.weights.hf_bit import HuggingFaceBiT
+    from vitlab.weights.hf_cvt import AuthorsCvT, HuggingFaceCvT
     from vitlab.weights.timm import Timm
+    from vitlab.weights.timm_bit import TimmBiT
+    from vitlab.weights.timm_coatnet import TimmCoAtNet
     from vitlab.weights.torchvision import Torchvision
 
-    return {item.name: item for item in (Native(), Google(), BigVision(), Timm(), HuggingFace(), Torchvision())}
+    known = (
+        Native(),
+        FormatOf(GoogleBiT(), GoogleVMoE(), Google()),
+        FormatOf(BigVisionBiT(), BigVision()),
+        FormatOf(TimmBiT(), TimmCoAtNet(), AuthorsCvT(), Timm()),
+        FormatOf(HuggingFaceBiT(), HuggingFaceCvT(), HuggingFace()),
+        Torchvision(),
+    )
+    return {item.name: item for item in known}
 
 
 def load(
@@ -50,22 +69,36 @@ def load(
     Head and positions adapt to `num_classes` and `image_size`. What was adapted, assumed or not used is in
     `model.load_report` and logged as warnings.
     """
-    location = locate(source)
     changes = dict(config) if image_size is None else {"image_size": as_size(image_size), **config}
+    if str(source).startswith(TIMM_PREFIX):
+        classes = {} if num_classes is None else {"num_classes": num_classes}
+        return _reported(load_timm(str(source), classes | changes), str(source))
+    location = locate(source)
     contents = _read(location, changes)
     if num_classes is not None:
         changes = surgery.transfer_config(contents.config, num_classes) | changes
-    new = replace(contents.config, changes, where=location.where)
+    new = change(contents.config, changes, where=location.where)
     preprocess = contents.preprocess or Preprocess(size=contents.config.image_size)
     if "image_size" in changes:  # without it they may differ: DINOv2's positions are for 518 px, its inputs 224
         preprocess = preprocess.with_size(new.image_size)
-    model = empty_model(new, preprocess)
     report = LoadReport(assumed=list(contents.assumed), adapted=surgery.describe(contents.config, new))
-    _fill(model, location, contents, report)
+    if isinstance(new, TimmConfig) and new.image_size != contents.config.image_size:
+        model = empty_model(dataclasses.replace(new, image_size=contents.config.image_size), preprocess)
+        assert isinstance(model, TimmModel)
+        _fill(model, location, contents, report)
+        model.resize(new.image_size)
+        report.adapted.append(resized(contents.config, new))
+    else:
+        model = empty_model(new, preprocess)
+        _fill(model, location, contents, report)
     model.labels = _labels(contents, new, location, report)
     model.load_report = report
-    for line in report.lines():
-        logger.warning("%s: %s", location.where, line)
+    return _reported(model, location.where)
+
+
+def _reported(model: Model, where: str) -> Model:
+    for line in model.load_report.lines():
+        logger.warning("%s: %s", where, line)
     return model.eval()
 
 
@@ -112,7 +145,8 @@ def _read(location: Location, hints: Mapping[str, Any]) -> Contents:
     for item in formats().values():
         if item.recognises(location):
             contents = item.read(location, hints)
-            check_names(type(contents.config), hints, where=location.where)
+            if not isinstance(contents.config, TimmConfig):  # there, other names are arguments of timm's
+                check_names(type(contents.config), hints, where=location.where)
             return contents
     names = ", ".join(list(location.tensors)[:3])
     raise CheckpointError(
@@ -121,7 +155,7 @@ def _read(location: Location, hints: Mapping[str, Any]) -> Contents:
 
 
 def _fill(model: Model, location: Location, contents: Contents, report: LoadReport) -> None:
-    """Every parameter from the file, one at a time; a replaced head gets fresh weights."""
+    """Every tensor from the file, one at a time; a replaced head gets fresh weights."""
     old, new = contents.config, model.config
     tensors = location.tensors if contents.tensors is None else contents.tensors
     wanted = dict(model.state_dict())
@@ -146,8 +180,11 @@ def _fill(model: Model, location: Location, contents: Contents, report: LoadRepo
     for name in fresh:
         if not (new_head and name.startswith("head.")):
             report.fresh.append(name)
-        _set(model, name, torch.empty(wanted[name].shape))
-    if fresh:
+        _set(model, name, torch.empty_like(wanted[name], device="cpu"))
+    unstored = {name: value for name, value in model.named_buffers() if name not in wanted}
+    for name, value in unstored.items():
+        _set(model, name, torch.empty_like(value, device="cpu"))
+    if fresh or unstored:
         model.initialize()  # the rest is still on the meta device, where this costs nothing
     for name, rule in rules.items():
         values = [tensors[theirs] for theirs in rule.theirs]
@@ -158,14 +195,18 @@ def _fill(model: Model, location: Location, contents: Contents, report: LoadRepo
         except (RuntimeError, IndexError) as error:
             shapes = ", ".join(str(list(item.shape)) for item in values)
             raise CheckpointError(f"{location.where}: '{rule.theirs[0]}' has a wrong shape ({shapes}).") from error
-        value = surgery.adapt(name, value.float(), old, new)
+        value = surgery.adapt(name, value.float() if value.is_floating_point() else value, old, new)
         check_shape(rule.theirs[0], value, wanted[name].shape, location.where)
         _set(model, name, value.contiguous())
 
 
 def _set(model: nn.Module, name: str, value: Tensor) -> None:
-    owner, _, last = name.rpartition(".")
-    model.get_submodule(owner).register_parameter(last, nn.Parameter(value))
+    path, _, last = name.rpartition(".")
+    owner = model.get_submodule(path)
+    if last in owner._buffers:
+        setattr(owner, last, value)
+    else:
+        owner.register_parameter(last, nn.Parameter(value))
 
 
 def _labels(contents: Contents, new: Any, location: Location, report: LoadReport) -> tuple[str, ...] | None:

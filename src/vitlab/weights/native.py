@@ -1,4 +1,4 @@
-"""vitlab's own format: a folder with config.json, model.safetensors, preprocess.json and labels.json."""
+"""vitlab's own format: a folder with config.json, model.safetensors, preprocess.json, labels.json and a card."""
 
 import json
 from collections.abc import Callable, Collection, Mapping
@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any, final
 
 from safetensors.torch import save_file
+from torch import Tensor
 
 from vitlab.core.config import from_dict, to_dict
 from vitlab.core.errors import CheckpointError, Error
@@ -13,12 +14,13 @@ from vitlab.core.files import atomic_folder
 from vitlab.core.preprocess import Preprocess
 from vitlab.models.contract import Model
 from vitlab.models.create import empty_model, family_name, family_of
+from vitlab.weights import card
 from vitlab.weights.format import Contents, Format, Location
 from vitlab.weights.mapping import same
 from vitlab.weights.tensors import PICKLES, read_json
 
 VERSION = 1
-FILES = ("config.json", "model.safetensors", "preprocess.json", "labels.json")
+FILES = ("config.json", "model.safetensors", "preprocess.json", "labels.json", card.NAME)
 
 
 @final
@@ -63,8 +65,26 @@ class Native(Format):
             write_json(folder / "preprocess.json", to_dict(model.preprocess))
             if model.labels is not None:
                 write_json(folder / "labels.json", {"labels": list(model.labels)})
-            state = {name: value.detach().cpu().contiguous() for name, value in model.state_dict().items()}
-            save_file(state, folder / "model.safetensors", metadata={"format": "pt"})
+            save_file(_stored(model), folder / "model.safetensors", metadata={"format": "pt"})
+            card.write(folder, card.own_text(path) or _card(model, path))
+
+
+def _stored(model: Model) -> dict[str, Tensor]:
+    """Every tensor under each of its names: a module that is used in several places is stored once for each."""
+    state: dict[str, Tensor] = {}
+    seen: set[int] = set()
+    for name, value in model.state_dict().items():
+        plain = value.detach().cpu().contiguous()
+        state[name] = plain.clone() if plain.data_ptr() in seen else plain
+        seen.add(plain.data_ptr())
+    return state
+
+
+def _card(model: Model, path: Path) -> str:
+    """The model's card; that of a run's model has the run's name and says how it was trained."""
+    path = path.resolve()
+    run = card.run_facts(path.parent) if path.name == "model" else None
+    return card.model_card(model, path.name if run is None else path.parent.name, run=run)
 
 
 def check_replaceable(path: Path, files: Collection[str], is_ours: Callable[[Mapping[str, Any]], bool]) -> None:

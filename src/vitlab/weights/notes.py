@@ -12,7 +12,11 @@ from vitlab.models.contract import Model
 from vitlab.weights.format import Location
 
 KEY = "vitlab"
-FIELDS = ("image_size", "heads", "norm_eps", "gelu", "pool", "positions", "resize_rule")
+FIELDS = (
+    *("image_size", "heads", "norm_eps", "gelu", "pool", "positions", "resize_rule"),
+    *("group_eps", "weight_eps", "weight_eps_of", "pool_padding"),  # of what has a ResNet
+    *("batch_eps", "conv_activation", "pre_activation", "downsample", "pooling", "squeeze_activation"),  # of CoAtNet
+)
 
 
 @dataclass(frozen=True)

@@ -3,7 +3,7 @@
 DINOv2's rows are not in the zoo: 518 px is the resolution of its positions, and its inputs may have any.
 """
 
-# name: source; each is a plain ViT that `load` reads
+# name: source; each is a model that `load` reads
 PUBLISHED: dict[str, str] = {
     "vit-ti16-224.augreg-in21k-ft-in1k": "hf-hub:timm/vit_tiny_patch16_224.augreg_in21k_ft_in1k",
     "vit-s16-224.augreg-in21k-ft-in1k": "hf-hub:timm/vit_small_patch16_224.augreg_in21k_ft_in1k",
@@ -28,5 +28,38 @@ PUBLISHED: dict[str, str] = {
     "vit-b16-224.mae": "hf-hub:timm/vit_base_patch16_224.mae",
     "vit-b16-224.deit": "hf-hub:facebook/deit-base-patch16-224",
     "vit-b16-224.deit-distilled": "hf-hub:facebook/deit-base-distilled-patch16-224",
+    "deit-ti16-224.in1k": "hf-hub:facebook/deit-tiny-distilled-patch16-224",
+    "deit-s16-224.in1k": "hf-hub:facebook/deit-small-distilled-patch16-224",
+    "deit-b16-224.in1k": "hf-hub:facebook/deit-base-distilled-patch16-224",
+    "deit-b16-384.in1k": "hf-hub:facebook/deit-base-distilled-patch16-384",
     "vit-b16-224.deit3-in1k": "hf-hub:timm/deit3_base_patch16_224.fb_in1k",
+    "r-vit-ti16-224.augreg-in21k-ft-in1k": "hf-hub:timm/vit_tiny_r_s16_p8_224.augreg_in21k_ft_in1k",
+    "r26-vit-s32-224.augreg-in21k": "hf-hub:timm/vit_small_r26_s32_224.augreg_in21k",
+    "r26-vit-s32-224.augreg-in21k-ft-in1k": "hf-hub:timm/vit_small_r26_s32_224.augreg_in21k_ft_in1k",
+    "r26-vit-s32-384.augreg-in21k-ft-in1k": "hf-hub:timm/vit_small_r26_s32_384.augreg_in21k_ft_in1k",
+    "r50-vit-b16-224.orig-in21k": "hf-hub:timm/vit_base_r50_s16_224.orig_in21k",
+    "r50-vit-b16-384.orig-in21k-ft-in1k": "hf-hub:timm/vit_base_r50_s16_384.orig_in21k_ft_in1k",
+    "r50-vit-l32-224.augreg-in21k-ft-in1k": "hf-hub:timm/vit_large_r50_s32_224.augreg_in21k_ft_in1k",
+    "r50-vit-l32-384.augreg-in21k-ft-in1k": "hf-hub:timm/vit_large_r50_s32_384.augreg_in21k_ft_in1k",
+    "bit-r50x1.in21k": "hf-hub:timm/resnetv2_50x1_bit.goog_in21k",
+    "bit-r50x1.in21k-ft-in1k": "hf-hub:timm/resnetv2_50x1_bit.goog_in21k_ft_in1k",
+    "bit-r50x1.distilled-in1k": "hf-hub:timm/resnetv2_50x1_bit.goog_distilled_in1k",
+    "bit-r50x3.in21k": "hf-hub:timm/resnetv2_50x3_bit.goog_in21k",
+    "bit-r101x1.in21k": "hf-hub:timm/resnetv2_101x1_bit.goog_in21k",
+    "bit-r101x3.in21k": "hf-hub:timm/resnetv2_101x3_bit.goog_in21k",
+    "bit-r152x2.in21k": "hf-hub:timm/resnetv2_152x2_bit.goog_in21k",
+    "bit-r152x4.in21k": "hf-hub:timm/resnetv2_152x4_bit.goog_in21k",
+    "cvt-13.in1k": "hf-hub:microsoft/cvt-13",
+    "cvt-13.in1k-384": "hf-hub:microsoft/cvt-13-384",
+    "cvt-13.in22k-ft-in1k-384": "hf-hub:microsoft/cvt-13-384-22k",
+    "cvt-21.in1k": "hf-hub:microsoft/cvt-21",
+    "cvt-21.in1k-384": "hf-hub:microsoft/cvt-21-384",
+    "cvt-21.in22k-ft-in1k-384": "hf-hub:microsoft/cvt-21-384-22k",
+    "cvt-w24.in22k-ft-in1k-384": "hf-hub:microsoft/cvt-w24-384-22k",
+    "coatnet-nano-rw.sw-in1k": "hf-hub:timm/coatnet_nano_rw_224.sw_in1k",
+    "coatnet-0-rw.sw-in1k": "hf-hub:timm/coatnet_0_rw_224.sw_in1k",
+    "coatnet-1-rw.sw-in1k": "hf-hub:timm/coatnet_1_rw_224.sw_in1k",
+    "coatnet-2-rw.sw-in12k": "hf-hub:timm/coatnet_2_rw_224.sw_in12k",
+    "coatnet-2-rw.sw-in12k-ft-in1k": "hf-hub:timm/coatnet_2_rw_224.sw_in12k_ft_in1k",
+    "coatnet-3-rw.sw-in12k": "hf-hub:timm/coatnet_3_rw_224.sw_in12k",
 }

@@ -8,7 +8,9 @@ from einops import rearrange
 from jaxtyping import Float
 from torch import Tensor
 
+from vitlab.models.coatnet import CoAtNetConfig
 from vitlab.models.positions import resize_positions
+from vitlab.models.relative import resize_bias
 from vitlab.models.vit import ViTConfig
 
 
@@ -19,10 +21,14 @@ def replaces_head(old: Any, new: Any) -> bool:
 
 def adapt(name: str, value: Tensor, old: Any, new: Any) -> Tensor:
     """One tensor of a model of configuration `old` for a model of configuration `new`."""
+    if isinstance(old, CoAtNetConfig) and isinstance(new, CoAtNetConfig) and name.endswith(".relative.table"):
+        block = int(name.split(".")[1])
+        before, after = old.blocks[block].grid, new.blocks[block].grid
+        return resize_bias(value, after, old_grid=before, rule=new.resize_rule)
     if not (isinstance(old, ViTConfig) and isinstance(new, ViTConfig)):
         return value
     if name == "projection.weight" and old.patch_size != new.patch_size:
-        return resize_patches(value, new.patch_size, old_size=old.patch_size)
+        return resize_patches(value, new.patch_shape[-1], old_size=old.patch_shape[-1])
     if name.startswith("positions."):
         resized = value if old.grid == new.grid else _resize_table(name, value, old, new)
         return _with_prefix_places(name, resized, old, new)
@@ -31,6 +37,10 @@ def adapt(name: str, value: Tensor, old: Any, new: Any) -> Tensor:
 
 def describe(old: Any, new: Any) -> list[str]:
     """What `adapt` changes between two configurations, in sentences."""
+    if isinstance(old, CoAtNetConfig) and isinstance(new, CoAtNetConfig):
+        grids = [[block.grid for block in config.blocks if block.kind == "attention"] for config in (old, new)]
+        resized = old.relative == "bias" and grids[0] != grids[1]
+        return [f"Relative biases resized by the rule '{new.resize_rule}'."] if resized else []
     if not (isinstance(old, ViTConfig) and isinstance(new, ViTConfig)):
         return []
     notes: list[str] = []

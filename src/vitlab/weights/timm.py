@@ -1,29 +1,23 @@
-"""timm's state dicts, alone or in a folder with the hub's config.json; also DeiT's, DINO's, DINOv2's and MAE's own."""
+"""timm's state dicts of ViTs and hybrids, alone or in a hub's folder; also DeiT's, DINO's, DINOv2's and MAE's own."""
 
-import logging
 import re
 from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any, final
 
-import torch
-from safetensors.torch import save_file
-from torch import Tensor
-
-from vitlab.core.errors import CannotHoldError, CheckpointError, Error
-from vitlab.core.files import atomic_file, atomic_folder
+from vitlab.core.errors import CheckpointError
+from vitlab.core.preprocess import Preprocess
 from vitlab.models.contract import Model
 from vitlab.models.create import empty_model
+from vitlab.models.hybrid import HybridConfig
 from vitlab.models.vit import ViTConfig
-from vitlab.weights.format import Contents, Format, Location, check_holds, plain_vit
+from vitlab.weights.format import Contents, Format, Location, plain_vit
 from vitlab.weights.mapping import Rule, concatenated, read_through, reshaped, same, to_theirs
-from vitlab.weights.native import write_json
-from vitlab.weights.notes import Notes, notes_of, read_notes
-from vitlab.weights.tensors import read_json
-from vitlab.weights.timm_config import Shapes, check_holds_timm, check_look_alike, config_of
+from vitlab.weights.notes import read_notes
+from vitlab.weights.timm_config import BACKBONE, Shapes, check_holds_timm, check_look_alike, config_of
+from vitlab.weights.timm_files import write_timm
 from vitlab.weights.timm_hub import Said, hub_settings, labels_of, preprocess_of, said_by
-
-logger = logging.getLogger("vitlab")
+from vitlab.weights.torch_resnet import TIMM, TIMM_STEM, resnet_rules
 
 # Our names and theirs; the second ones are those of DeiT-III's (gamma_1) and DINOv2's (w12, w3) own files.
 BLOCK: dict[str, tuple[str, ...]] = {
@@ -57,11 +51,13 @@ TOP = {
     "head.teacher": "head_dist",
 }
 LAYERS = {name for names in BLOCK.values() for name in names} | set(SPLIT_UP)
-# Parts of other models of timm that have patches and blocks: windows, hybrids, relative and rotary positions.
-FOREIGN = re.compile(r"patch_embed\.(?!proj\.)|(layers|stages|rope|rel_pos|pos_block|blocks_token_only|cls_attn)\w*\.")
+# Parts of other models of timm that have patches and blocks: windows, other stems, relative and rotary positions.
+UNIT = r"stages\.\d+\.blocks\.\d+\.(conv[123]|norm[123]|downsample\.(conv|norm))"
+STEM = rf"backbone\.((stem\.)?(conv|norm)|{UNIT})\.(weight|bias)$"  # of hybrids
+FOREIGN = re.compile(
+    rf"patch_embed\.(?!proj\.|{STEM})|(layers|stages|rope|rel_pos|pos_block|blocks_token_only|cls_attn)\w*\."
+)
 PATCHES = "patch_embed.proj.weight"
-SINGLE = (".safetensors", ".pth", ".pt")
-OTHER_FILES = (".npz", ".bin", ".ckpt", ".onnx", ".json")
 
 
 def rules(config: ViTConfig, found: Collection[str] = (), prefix: str = "") -> list[Rule]:
@@ -70,14 +66,17 @@ def rules(config: ViTConfig, found: Collection[str] = (), prefix: str = "") -> l
     def name(*options: str) -> str:
         return prefix + next((option for option in options if prefix + option in found), options[0])
 
-    return [_rule(ours, config, name) for ours in empty_model(config).state_dict()]
+    known: dict[str, Rule] = {}
+    if isinstance(config, HybridConfig):
+        resnet = resnet_rules(config.resnet, TIMM if config.resnet_layers else TIMM_STEM, prefix + BACKBONE)
+        known = {rule.ours: rule for rule in resnet}
+    return [known.get(ours) or _rule(ours, config, name) for ours in empty_model(config).state_dict()]
 
 
 def _rule(ours: str, config: ViTConfig, name: Any) -> Rule:
-    width, patch = config.width, config.patch_size
+    width = config.width
     if ours == "projection.weight":
-        pixels = (config.channels, patch, patch)
-        return reshaped(ours, name(PATCHES), our_shape=(width, -1), their_shape=(width, *pixels))
+        return reshaped(ours, name(PATCHES), our_shape=(width, -1), their_shape=(width, *config.patch_shape))
     if ours == "positions.0.table":
         return reshaped(ours, name("pos_embed"), our_shape=(-1, width), their_shape=(1, -1, width))
     if ours == "prefix":
@@ -106,6 +105,7 @@ def _rule(ours: str, config: ViTConfig, name: Any) -> Rule:
 @final
 class Timm(Format):
     name = "timm"
+    configs = (ViTConfig, HybridConfig)
 
     def recognises(self, location: Location) -> bool:
         settings = location.settings or {}
@@ -127,33 +127,16 @@ class Timm(Format):
         return Contents(config, rules(config, found, prefix), preprocess, labels_of(said, where), assumed)
 
     def write(self, model: Model, path: Path) -> None:
-        config = plain_vit(model, self.name)
+        config = model.config if type(model.config) in self.configs else plain_vit(model, self.name)
         check_holds_timm(config)
-        tensors = {name: value.detach().cpu() for name, value in to_theirs(rules(config), model.state_dict()).items()}
-        notes = notes_of(model)
-        if path.suffix in SINGLE:
-            beside = path.parent / "config.json"  # reading will follow it
-            settings = read_json(beside) if beside.is_file() else None
-            said = said_by(settings, notes if path.suffix == ".safetensors" else Notes(), str(path))
-            _check_read_back(config, tensors, said, path)
-            with atomic_file(path) as partial:
-                if path.suffix == ".safetensors":
-                    save_file(tensors, partial, metadata=notes.header())
-                else:
-                    torch.save(tensors, partial)
-            if model.preprocess != preprocess_of(config, said, str(path), []) or model.labels != labels_of(
-                said, str(path)
-            ):
-                logger.warning("%s: it holds neither preprocessing nor class names; .safetensors and folders do.", path)
-        elif path.suffix in OTHER_FILES:
-            raise Error(f"{path}: timm's files end in {', '.join(SINGLE)}; a name without an ending makes a folder.")
-        else:
-            settings = hub_settings(model, config)
-            _check_read_back(config, tensors, said_by(settings, Notes(), str(path)), path)
-            _check_replaceable(path)
-            with atomic_folder(path) as folder:
-                write_json(folder / "config.json", settings)
-                save_file(tensors, folder / "model.safetensors", metadata=notes.header())
+        tensors = to_theirs(rules(config), model.state_dict())
+        shapes = {name: tuple(value.shape) for name, value in tensors.items()}
+
+        def read_back(said: Said) -> tuple[Any, Preprocess]:
+            check_look_alike(said, str(path))
+            return config_of(shapes, said, {}, str(path), []), preprocess_of(config, said, str(path), [])
+
+        write_timm(model, path, tensors, settings=lambda: hub_settings(model, config), read_back=read_back)
 
 
 def _prefix(found: Shapes, said: Said, where: str) -> str:
@@ -187,21 +170,3 @@ def _check_plain(shapes: Shapes, where: str) -> None:
         raise CheckpointError(f"{where}: not a plain ViT: it has a norm before pooling and another after it.")
     if "attn_pool.latent" in shapes and "norm_pre.weight" in shapes:
         raise CheckpointError(f"{where}: not a plain ViT: CLIP's norm with attention pooling has rotary positions.")
-
-
-def _check_read_back(config: ViTConfig, tensors: Mapping[str, Tensor], said: Said, path: Path) -> None:
-    shapes = {name: tuple(value.shape) for name, value in tensors.items()}
-    try:
-        check_look_alike(said, str(path))
-        read_back = config_of(shapes, said, {}, str(path), [])
-    except CheckpointError as error:
-        raise CannotHoldError(f"Write .safetensors, which can say more; such a file cannot: {error}") from error
-    check_holds("timm", config, read_back)
-
-
-def _check_replaceable(path: Path) -> None:
-    """Only an empty folder, or one that is of this format, is replaced."""
-    if path.is_dir() and any(path.iterdir()):
-        beside = path / "config.json"
-        if not beside.is_file() or "architecture" not in read_json(beside):
-            raise Error(f"{path} exists and is not a timm folder; it is left as it is. Choose another name.")

@@ -1,4 +1,4 @@
-"""Which plain ViT a timm checkpoint is: by its shapes, its config.json, and what only an architecture's name tells."""
+"""Which ViT or hybrid a timm checkpoint is: by its shapes, its config.json, and what the architecture's name tells."""
 
 import contextlib
 import dataclasses
@@ -9,11 +9,16 @@ from typing import Any
 
 from vitlab.core.config import replace
 from vitlab.core.errors import CannotHoldError, CheckpointError
+from vitlab.models.hybrid import HybridConfig
+from vitlab.models.resnet import ResNetSpec
 from vitlab.models.vit import ViTConfig
 from vitlab.weights.format import check_holds, head_count, image_size_of, layer_indices
 from vitlab.weights.timm_hub import GELUS, POOLS, Said
+from vitlab.weights.torch_resnet import TIMM, TIMM_STEM, read_sizes
 
 Shapes = Mapping[str, tuple[int, ...]]
+BACKBONE = "patch_embed.backbone."
+RESNET: dict[str, Any] = {"group_eps": 1e-5, "weight_eps": 1e-8, "weight_eps_of": "variance"}  # not the official code's
 
 # What an entry point of timm 1.0.30 sets and no shape tells; a test compares with all of timm's models.
 ARCHITECTURES: tuple[tuple[str, dict[str, Any]], ...] = (
@@ -36,6 +41,11 @@ def config_of(shapes: Shapes, said: Said, hints: Mapping[str, Any], where: str, 
     width, channels, patch, other = dimensions(shapes, "patch_embed.proj.weight", 4, where)
     if patch != other:
         raise CheckpointError(f"{where}: its patches are {patch} x {other} px; vitlab's are square.")
+    resnet: dict[str, Any] = {}
+    if any(name.startswith(BACKBONE) for name in shapes):
+        layers, resnet_width, channels, stride = _resnet(shapes, channels, where)
+        resnet = {"resnet_layers": layers, "resnet_width": resnet_width, **RESNET}
+        patch *= stride
     registers = next((name for name in ("reg_token", "register_tokens") if name in shapes), None)
     up = next((name for name in ("fc1", "w12", "fc1_g") if f"blocks.0.mlp.{name}.weight" in shapes), "fc1")
     down = "w3" if up == "w12" else "fc2"
@@ -71,7 +81,20 @@ def config_of(shapes: Shapes, said: Said, hints: Mapping[str, Any], where: str, 
         config["heads"] = 1 if "heads" in noted else head_count(width, hints, assumed, where)
     num_prefix = config["class_token"] + config["distill_token"] + config["num_registers"]
     config |= _places(shapes, said, num_prefix, patch, hints, assumed, where)
-    return replace(ViTConfig(**config), noted, where=where)
+    kind = HybridConfig if resnet else ViTConfig
+    return replace(kind(**config, **resnet), noted, where=where)
+
+
+def _resnet(shapes: Shapes, features: int, where: str) -> tuple[tuple[int, ...], int, int, int]:
+    """A hybrid's units a stage, its stem's width, the channels of images, and the stride of its feature map."""
+    names = TIMM if f"{BACKBONE}{TIMM.root}.weight" in shapes else TIMM_STEM
+    layers, width, channels = read_sizes(shapes, names, BACKBONE, where)
+    spec = ResNetSpec(layers=layers, width=width, groups=1)
+    if spec.num_features != features:
+        raise CheckpointError(
+            f"{where}: patches are cut from {features} features, but its ResNet makes {spec.num_features}."
+        )
+    return layers, width, channels, spec.stride
 
 
 def check_look_alike(said: Said, where: str) -> None:

@@ -5,10 +5,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from vitlab.core.config import from_dict
-from vitlab.core.errors import CheckpointError
-from vitlab.core.preprocess import FILTERS, IMAGENET_MEAN, IMAGENET_STD, Preprocess
+from vitlab.core.errors import CannotHoldError, CheckpointError
+from vitlab.core.preprocess import IMAGENET_MEAN, IMAGENET_STD, Preprocess
 from vitlab.models.contract import Model
+from vitlab.models.hybrid import HybridConfig
+from vitlab.models.timm_preprocess import preprocess_named
 from vitlab.models.vit import ViTConfig
 from vitlab.weights.notes import Notes
 
@@ -25,6 +26,13 @@ ENTRY_POINTS: dict[tuple[int, int, int], tuple[str, tuple[int, ...]]] = {
     (1280, 32, 16): ("huge", (14,)),
     (1408, 40, 16): ("giant", (14,)),
     (1664, 48, 16): ("gigantic", (14,)),
+}
+# Entry points of hybrids by their ResNet's units
+HYBRIDS = {
+    (): "vit_tiny_r_s16_p8_224",
+    (2, 2, 2, 2): "vit_small_r26_s32_224",
+    (3, 4, 9): "vit_base_r50_s16_224",
+    (3, 4, 6, 3): "vit_large_r50_s32_224",
 }
 
 
@@ -68,31 +76,16 @@ def said_by(settings: Mapping[str, Any] | None, notes: Notes, where: str) -> Sai
     return Said(settings["architecture"].partition(".")[0], args, pretrained, notes)
 
 
-def preprocess_of(config: ViTConfig, said: Said, where: str, assumed: list[str]) -> Preprocess:
+def preprocess_of(config: Any, said: Said, where: str, assumed: list[str]) -> Preprocess:
     """The preprocessing that the file names, or its family's default and a sentence that says so."""
     if said.notes.preprocess is not None:
         return said.notes.preprocess
     named, size = said.pretrained, config.image_size
-    mode, crop = "center", 0.9 if min(size) < 384 else 1.0
-    if "mean" in named and "std" in named:
-        mode, crop = named.get("crop_mode", mode), named.get("crop_pct", 0.875)
-        if not isinstance(crop, int | float) or not 0 < crop <= 1:
-            raise CheckpointError(f"{where}: 'crop_pct' of the config.json beside it must be above 0 and at most 1.")
-        interpolation = str(named.get("interpolation", "bicubic"))
-        if interpolation not in FILTERS:
-            assumed.append(f"vitlab has no interpolation '{interpolation}': bicubic is used.")
-            interpolation = "bicubic"
-        values = {"mean": named["mean"], "std": named["std"], "interpolation": interpolation}
-    else:
+    if "mean" not in named or "std" not in named:
         family, mean, std = _family(config)
-        values = {"mean": mean, "std": std, "interpolation": "bicubic"}
         assumed.append(f"No preprocessing in the file: {family}'s default was assumed (mean {mean}, std {std}).")
-    how: dict[str, Any] = {"resize": "squash"}
-    if mode == "center" and size[0] == size[1]:
-        how = {"resize": "shortest", "shortest_edge": math.floor(size[0] / crop)}
-    elif mode != "squash" or crop != 1:
-        assumed.append(f"Images are resized to {size[0]} x {size[1]} at once, not cropped ({mode}, {crop}) from more.")
-    return from_dict(Preprocess, {"size": size, **how, **values}, where=where)
+        named = {"mean": mean, "std": std, "crop_pct": 0.9 if min(size) < 384 else 1.0}
+    return preprocess_named(named, size, where, assumed)
 
 
 def _family(config: ViTConfig) -> tuple[str, tuple[float, ...], tuple[float, ...]]:
@@ -122,9 +115,6 @@ def labels_of(said: Said, where: str) -> tuple[str, ...] | None:
 
 def hub_settings(model: Model, config: ViTConfig) -> dict[str, Any]:
     """The config.json with which timm builds the model: an entry point, and arguments that say everything else."""
-    height, width = config.image_size
-    preprocess = model.preprocess
-    edge = preprocess.shortest_edge or min(preprocess.size)
     labels = {} if model.labels is None else {"label_names": list(model.labels)}
     return {
         "architecture": _entry_point(config),
@@ -134,23 +124,45 @@ def hub_settings(model: Model, config: ViTConfig) -> dict[str, Any]:
         **labels,
         "model_args": _arguments(config),
         "pretrained_cfg": {
-            "input_size": [config.channels, height, width],
+            **pretrained_settings(model),
             "fixed_input_size": True,
-            "interpolation": preprocess.interpolation,
-            "crop_pct": 1.0 if preprocess.resize == "squash" else _crop(min(preprocess.size), edge),
-            "crop_mode": "squash" if preprocess.resize == "squash" else "center",
-            "mean": list(preprocess.mean),
-            "std": list(preprocess.std),
-            "num_classes": config.num_classes,
             "pool_size": None,
-            "first_conv": "patch_embed.proj",
+            "first_conv": _first_conv(config),
             "classifier": ["head", "head_dist"] if config.distill_token else "head",
         },
     }
 
 
+def pretrained_settings(model: Model) -> dict[str, Any]:
+    """What every family's config.json says of classes and preprocessing."""
+    preprocess, (height, width) = model.preprocess, model.config.image_size
+    edge = preprocess.shortest_edge or min(preprocess.size)
+    return {
+        "input_size": [model.config.channels, height, width],
+        "interpolation": preprocess.interpolation,
+        "crop_pct": 1.0 if preprocess.resize == "squash" else _crop(min(preprocess.size), edge),
+        "crop_mode": "squash" if preprocess.resize == "squash" else "center",
+        "mean": list(preprocess.mean),
+        "std": list(preprocess.std),
+        "num_classes": model.config.num_classes,
+    }
+
+
+def _first_conv(config: ViTConfig) -> str:
+    if not isinstance(config, HybridConfig):
+        return "patch_embed.proj"
+    return "patch_embed.backbone.stem.conv" if config.resnet_layers else "patch_embed.backbone.conv"
+
+
 def _entry_point(config: ViTConfig) -> str:
     """One that brings what no argument in JSON can: the distilled class, gated MLPs, CLIP's epsilon."""
+    if isinstance(config, HybridConfig):
+        if config.resnet_layers not in HYBRIDS or config.resnet_width != 64:
+            raise CannotHoldError(
+                f"timm has no entry point for a hybrid of resnet_layers={config.resnet_layers} and"
+                f" resnet_width={config.resnet_width}; write a single .safetensors file, or use format 'vitlab'."
+            )
+        return HYBRIDS[config.resnet_layers]
     size, patches = ENTRY_POINTS.get((config.width, config.depth, config.heads), ("base", (16,)))
     if config.distill_token:
         return f"deit_{size if size in ('tiny', 'small') else 'base'}_distilled_patch16_224"
@@ -171,7 +183,7 @@ def _arguments(config: ViTConfig) -> dict[str, Any]:
     activation = {} if config.gated_mlp else {"act_layer": _theirs(GELUS, config.gelu)}
     return {
         "img_size": height if height == width else [height, width],
-        "patch_size": config.patch_size,
+        "patch_size": config.patch_shape[-1],
         "in_chans": config.channels,
         "num_classes": config.num_classes,
         "embed_dim": config.width,

@@ -34,6 +34,25 @@ def test_one_box_and_many_boxes_are_the_same_and_lie_inside(
         assert box_width > 0
 
 
+@given(height=sizes, width=sizes, part=st.sampled_from([0.8, 0.9375, 1.0, 0.01]), first=st.integers(0, 2**45))
+def test_a_part_is_as_large_as_asked_and_anywhere(height: int, width: int, part: float, first: int):
+    aug = Augmentation(crop="part", crop_part=part)
+    places = torch.arange(first, first + 20)
+    boxes = torch.stack(crop_boxes(aug, KEY, places, height, width), dim=1).tolist()
+    assert boxes == [list(crop_box(aug, KEY, int(place), height, width)) for place in places]
+    assert {(box[2], box[3]) for box in boxes} == {(max(round(part * height), 1), max(round(part * width), 1))}
+    assert all(top + tall <= height and left + wide <= width for top, left, tall, wide in boxes)
+
+
+def test_parts_begin_everywhere_alike():
+    """BiT's crop of 128 from 160: 33 places a side, each as likely."""
+    boxes = crop_boxes(Augmentation(crop="part", crop_part=0.8), KEY, torch.arange(6600), 160, 160)
+    for begin in boxes[:2]:
+        counts = torch.bincount(begin, minlength=33)
+        assert len(counts) == 33
+        assert (counts - 200).abs().max() < 5 * 200**0.5
+
+
 @pytest.mark.parametrize(("height", "width"), [(375, 500), (224, 224), (100, 700)])
 def test_boxes_are_distributed_as_torchvisions(height: int, width: int):
     import_torchvision()

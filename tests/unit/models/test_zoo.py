@@ -34,12 +34,13 @@ def test_parameters_are_as_published(name: str) -> None:
 
 
 def parameters_by_hand(c: dict[str, Any]) -> int:
-    """The count of a plain class-token ViT from its sizes alone."""
+    """The count of a plain class-token ViT from its sizes alone; DeiT's second token has a position and a head."""
     d, m, classes = c["width"], c["mlp_dim"], c.get("num_classes", 1000)
     places = (c["image_size"][0] // c["patch_size"]) * (c["image_size"][1] // c["patch_size"])
     patches = 3 * c["patch_size"] ** 2 * d + d * c.get("patch_bias", True)
     layer = 3 * d * d + 3 * d * c.get("qkv_bias", True) + d * d + d + 2 * d * m + m + d + 4 * d
-    return patches + d + (1 + places) * d + c["depth"] * layer + 2 * d + d * classes + classes
+    tokens = 1 + c.get("distill_token", False)
+    return patches + (2 * tokens + places) * d + c["depth"] * layer + 2 * d + tokens * (d * classes + classes)
 
 
 @pytest.mark.parametrize("name", [n for n, row in ZOO.items() if row.family == "vit" and "pool" not in row.config])

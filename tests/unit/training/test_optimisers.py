@@ -1,5 +1,7 @@
 """Update rules against NumPy and torch's own, and who decays."""
 
+from typing import Any
+
 import numpy as np
 import pytest
 import torch
@@ -9,6 +11,7 @@ from vitlab.core.errors import ConfigError
 from vitlab.models.create import create
 from vitlab.models.vit import ViT
 from vitlab.training.average import Average
+from vitlab.training.muon import Muon, orthogonal
 from vitlab.training.optimisers import Lion, Optimiser, Perturbation, build, kinds, set_rate
 
 
@@ -57,6 +60,53 @@ def test_lion_is_its_papers_rule() -> None:
         weight = weight * (1 - 0.01 * 0.1) - 0.01 * update
         momentum = 0.99 * momentum + 0.01 * gradient
         np.testing.assert_allclose(parameter.detach().numpy(), weight, rtol=1e-12)
+
+
+def _by_hand(matrix: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+    """Newton-Schulz in float64."""
+    x = matrix / np.linalg.norm(matrix)
+    for _ in range(5):
+        gram = x @ x.T
+        x = 3.4445 * x + (-4.7750 * gram + 2.0315 * gram @ gram) @ x
+    return x
+
+
+def test_muon_is_its_authors_rule_and_torchs() -> None:
+    rng = np.random.default_rng(0)
+    shapes = [(4, 6), (6, 4), (4, 6), (5, 5)]  # two of one shape, worked on together
+    weights = [rng.normal(size=shape) for shape in shapes]
+    ours = [nn.Parameter(torch.tensor(weight)) for weight in weights]
+    torchs = [nn.Parameter(torch.tensor(weight)) for weight in weights]
+    optimiser = Muon([{"params": ours, "weight_decay": 0.1, "rate": 1.0}], lr=0.02, momentum=0.9)
+    reference = torch.optim.Muon(torchs, lr=0.02, weight_decay=0.1, momentum=0.9, adjust_lr_fn="match_rms_adamw")
+    momenta = [np.zeros(shape) for shape in shapes]
+    for _ in range(3):
+        for i, shape in enumerate(shapes):
+            gradient = rng.normal(size=shape)
+            ours[i].grad, torchs[i].grad = torch.tensor(gradient), torch.tensor(gradient)
+            momenta[i] = 0.9 * momenta[i] + 0.1 * gradient
+            ahead = 0.1 * gradient + 0.9 * momenta[i]
+            weights[i] = weights[i] * (1 - 0.02 * 0.1) - 0.02 * 0.2 * max(shape) ** 0.5 * _by_hand(ahead)
+        optimiser.step()
+        reference.step()
+    for weight, mine, theirs in zip(weights, ours, torchs, strict=True):
+        np.testing.assert_allclose(mine.detach().numpy(), weight, rtol=1e-9, atol=1e-12)
+        torch.testing.assert_close(mine, theirs, rtol=0, atol=2e-3)  # torch's products are bf16
+
+
+def test_muons_steps_are_nearly_orthogonal() -> None:
+    values = torch.linalg.svdvals(orthogonal(torch.randn(3, 20, 30, generator=torch.Generator().manual_seed(0))))
+    assert 0.6 < values.min() <= values.max() < 1.3
+
+
+def test_muon_leaves_out_a_step_that_is_not_finite() -> None:
+    matrix = nn.Parameter(torch.eye(3))
+    optimiser = Muon([{"params": [matrix], "weight_decay": 0.1, "rate": 1.0}], lr=0.1)
+    matrix.grad = torch.full((3, 3), torch.nan)
+    optimiser.found_inf = torch.ones(())
+    optimiser.step()
+    assert torch.equal(matrix, torch.eye(3))
+    assert not optimiser.state[matrix]["momentum_buffer"].any()
 
 
 def test_adamw_and_sgd_are_torchs() -> None:

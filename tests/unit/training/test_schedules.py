@@ -69,6 +69,19 @@ def test_constant_with_cooldown() -> None:
     assert schedule.factor(90) == pytest.approx(0.5)
 
 
+def test_staircase_is_bits() -> None:
+    """Big Transfer's medium schedule: 500 steps of warm-up, a tenth at 3000, 6000 and 9000 of 10,000 (by its code)."""
+    schedule = resolve(Schedule(kind="staircase", total="10k steps", warmup="500 steps"), PACE)
+    assert schedule.factor(249) == 0.5
+    assert [schedule.factor(s) for s in (500, 2999, 3000, 5999, 6000, 9000, 9999)] == pytest.approx(
+        [1, 1, 0.1, 0.1, 0.01, 0.001, 0.001]
+    )
+    halves = Schedule(kind="staircase", total="100 steps", warmup="0 steps", drops=("50 steps",), drop=0.5)
+    assert [resolve(halves, PACE).factor(s) for s in (49, 50, 99)] == [1, 0.5, 0.5]
+    with pytest.raises(ConfigError, match=r"schedule\.drop"):
+        resolve(Schedule(kind="staircase", drop=0.0), PACE)
+
+
 def test_parts_longer_than_the_whole_are_refused() -> None:
     with pytest.raises(ConfigError, match="exceed the run"):
         resolve(Schedule(total="10 steps", warmup="11 steps"), PACE)

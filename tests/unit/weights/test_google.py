@@ -322,7 +322,10 @@ def broken(weights: reference.Weights, case: str) -> reference.Weights:
         ("flat patches", "'embedding/kernel' has the shape [192, 32]"),
         ("not finite", "'head/bias' holds values that are not finite"),
         ("odd positions", "15 positions, not a square grid"),
-        ("hybrid", "a hybrid"),
+        (
+            "stem of a hybrid",
+            "'embedding/kernel' has the shape [8, 8, 3, 32] where the other tensors call for [8, 8, 64",
+        ),
     ],
 )
 def test_damaged_files_get_a_sentence(tmp_path: Path, case: str, words: str) -> None:

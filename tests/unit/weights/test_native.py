@@ -71,6 +71,7 @@ def test_the_files_are_those_of_the_design(tmp_path: Path) -> None:
     before.labels = ("cat", "dog", "mouse")
     save(before, tmp_path / "model")
     assert sorted(contents(tmp_path / "model")) == [
+        "README.md",
         "config.json",
         "labels.json",
         "model.safetensors",

@@ -251,7 +251,12 @@ def with_(name: str, *shape: int, value: float = 1.0) -> dict[str, Tensor]:
     ("state", "message"),
     [
         (with_("blocks.0.attn.q_bias", 64), "no place for 'blocks.0.attn.q_bias'"),
-        (with_("patch_embed.backbone.conv.weight", 1), "no place for 'patch_embed.backbone"),
+        (with_("patch_embed.backbone.conv1.0.weight", 1), "no place for 'patch_embed.backbone"),
+        (
+            with_("patch_embed.backbone.conv.weight", 1),
+            "'patch_embed.backbone.conv.weight' is missing or no convolution",
+        ),
+        (with_("patch_embed.backbone.conv.weight", 64, 3, 7, 7), "but its ResNet makes 64"),
         (with_("layers.0.blocks.0.norm1.weight", 1), "no place for 'layers"),
         (with_("fc_norm.weight", 64), "a norm before pooling and another after it"),
         (without("pos_embed"), "no 'pos_embed'"),

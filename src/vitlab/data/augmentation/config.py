@@ -5,7 +5,7 @@ from typing import Literal, TypeAlias
 
 from vitlab.core.errors import ConfigError
 
-Crop: TypeAlias = Literal["paper", "pad", "resize"]
+Crop: TypeAlias = Literal["paper", "pad", "resize", "part"]
 Policy: TypeAlias = Literal["none", "randaugment", "autoaugment", "autoaugment-cifar10", "three", "trivial"]
 
 MAX_OPS = 16
@@ -20,7 +20,10 @@ class Augmentation:
     `three` is DeiT III's choice of greyscale, solarisation or blur; `trivial` is TrivialAugment's wide range.
     """
 
-    crop: Crop = "paper"  # paper: random resized crop; pad: shifted by up to `pad` pixels; resize: the whole picture
+    # paper: random resized crop; pad: shifted by up to `pad` pixels; resize: the whole picture; part: `crop_part` of
+    # each side, anywhere, as a resize to a larger square and a crop from it would take
+    crop: Crop = "paper"
+    crop_part: float = 0.875
     crop_area: tuple[float, float] = (0.05, 1.0)  # of the picture
     crop_aspect: tuple[float, float] = (3 / 4, 4 / 3)  # width / height
     pad: int = 4
@@ -57,6 +60,8 @@ class Augmentation:
         for name in ("magnitude_std", "mixup", "cutmix", "pad"):
             if not 0 <= (value := getattr(self, name)) < float("inf"):
                 raise ConfigError(f"augmentation: {name} must not be negative: {value}.")
+        if not 0 < self.crop_part <= 1:
+            raise ConfigError(f"augmentation: crop_part is a fraction above 0 and at most 1, not {self.crop_part}.")
         if not 0 <= self.magnitude <= 10:
             raise ConfigError(f"augmentation: magnitude is between 0 and 10, not {self.magnitude}.")
         if not 0 <= self.jitter <= 1:

@@ -18,10 +18,13 @@ UNITS = 1024  # of a resampling weight
 def crop_box(aug: Augmentation, key: int, place: int, height: int, width: int) -> tuple[int, int, int, int]:
     """Top, left, height and width of what the sample at a place takes of its picture of height x width.
 
-    Only `crop="paper"` takes a part; the shift of `crop="pad"` comes after resizing, in `augment`.
+    Only `crop="paper"` and "part" take less than all; the shift of `crop="pad"` comes after resizing, in `augment`.
     """
-    if aug.crop != "paper":
+    if aug.crop not in ("paper", "part"):
         return 0, 0, height, width
+    if aug.crop == "part":
+        box_height, box_width = _part(aug, height, width)
+        return (*_place(key, place, height - box_height, width - box_width), box_height, box_width)
     # What `crop_boxes` computes, in NumPy's float32 scalars: an order of magnitude quicker for one picture.
     low, high = aug.crop_area
     aspects = crop_aspects(aug)
@@ -32,9 +35,7 @@ def crop_box(aug: Augmentation, key: int, place: int, height: int, width: int) -
         aspect = aspects[below] + (aspects[below + 1] - aspects[below]) * (position - np.float32(below))
         box_height, box_width = round(float(np.sqrt(area / aspect))), round(float(np.sqrt(area * aspect)))
         if 0 < box_height <= height and 0 < box_width <= width:
-            top = min(int(_number(key, place, CROP_PLACE) * (height - box_height + 1)), height - box_height)
-            left = min(int(_number(key, place, CROP_PLACE + 1) * (width - box_width + 1)), width - box_width)
-            return top, left, box_height, box_width
+            return (*_place(key, place, height - box_height, width - box_width), box_height, box_width)
     box_height, box_width = _middle(aug, height, width)
     return (height - box_height) // 2, (width - box_width) // 2, box_height, box_width
 
@@ -46,7 +47,14 @@ def crop_boxes(
 
     Of ten tries, each an area uniform in `crop_area` and an aspect log-uniform in `crop_aspect`, the first that fits is
     put uniformly into the picture; if none fits, the largest box of the nearest allowed aspect is put into the middle.
+    With `crop="part"` all have one size.
     """
+    if aug.crop == "part":
+        part_height, part_width = _part(aug, height, width)
+        at = numbers(key, places, CROP_PLACE, 2)
+        same = torch.ones_like(places)
+        top, left = whole(at[:, 0], height - part_height + 1), whole(at[:, 1], width - part_width + 1)
+        return top, left, same * part_height, same * part_width
     drawn = numbers(key, places, CROP_AREA, CROP_PLACE + 2)
     low, high = aug.crop_area
     area = (low + (high - low) * drawn[:, :TRIES]) * (height * width)
@@ -70,7 +78,7 @@ def crop(
 ) -> UInt8[Tensor, "b 3 {size[0]} {size[1]}"]:
     """Images that live on a device, cropped as their places say and resized."""
     height, width = images.shape[2:]
-    if aug.crop == "paper":
+    if aug.crop in ("paper", "part"):
         return crop_and_resize(images, crop_boxes(aug, key, places, height, width, tables), size)
     if (height, width) == size:
         return images
@@ -102,6 +110,16 @@ def first_fit(
     fits = (heights > 0) & (heights <= height) & (widths > 0) & (widths <= width)
     first = (fits.long().cumsum(dim=1) == 0).sum(dim=1, keepdim=True).clamp(max=heights.shape[1] - 1)
     return heights.gather(1, first)[:, 0], widths.gather(1, first)[:, 0], fits.any(dim=1)
+
+
+def _part(aug: Augmentation, height: int, width: int) -> tuple[int, int]:
+    return max(round(aug.crop_part * height), 1), max(round(aug.crop_part * width), 1)
+
+
+def _place(key: int, place: int, down: int, right: int) -> tuple[int, int]:
+    """Where a box begins that may be moved so far down and to the right."""
+    top = min(int(_number(key, place, CROP_PLACE) * (down + 1)), down)
+    return top, min(int(_number(key, place, CROP_PLACE + 1) * (right + 1)), right)
 
 
 def _number(key: int, place: int, draw: int) -> np.float32:

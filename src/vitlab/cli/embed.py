@@ -1,0 +1,112 @@
+"""`vitlab embed`: the features of images, with their names, in a file."""
+
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import Annotated, Literal
+
+import tyro
+from tyro.conf import Positional, arg
+
+from vitlab.cli.terminal import print_json, progress_bar, say
+
+DESCRIPTION = """The features of images, to .npz or .parquet: `names` and `features`, a row an image.
+
+Exit status 1: some images could not be read; they are left out and named.
+
+Examples:
+  vitlab embed photos/ --model B_16.npz photos.npz
+  vitlab embed photos/ 'one more.png' --model runs/pets --image-size 384 photos.parquet
+"""
+
+
+@dataclass(frozen=True)
+class Arguments:
+    paths: Annotated[Positional[tuple[Path, ...]], arg(metavar="IMAGES... OUT", help_behavior_hint="(required)")]
+    """Image files, folders that are searched for them, and last the file to write, .npz or .parquet."""
+    model: Annotated[str, arg(metavar="SOURCE")]
+    """A checkpoint: a file or folder of any format that vitlab reads, hf-hub:owner/name or timm:name."""
+    image_size: int | None = None
+    """The side in pixels; positions are adapted to it."""
+    crops: Literal[1, 5] = 1
+    """5: the centre and the corners of a larger picture, averaged."""
+    flip: bool = False
+    """Average with the mirror image."""
+    batch_size: int = 32
+    """How many images go through the model at once."""
+    workers: int | None = None
+    """Processes that decode; by default one a core, none for few images."""
+    device: str | None = None
+    """cpu, cuda, ...; by default a GPU where there is one."""
+    precision: Literal["float32", "bf16"] = "float32"
+    """What is computed in."""
+    json: bool = False
+    """Print what was written as one JSON document."""
+
+
+def main(arguments: Sequence[str]) -> int:
+    given = tyro.cli(
+        Arguments,
+        prog="vitlab embed",
+        description=DESCRIPTION,
+        args=_options_first(arguments),
+        config=(tyro.conf.FlagCreatePairsOff,),
+    )
+    from vitlab.core.errors import Error
+
+    if len(given.paths) < 2:
+        raise Error("Give images or folders, and last the file to write: vitlab embed IMAGES... --model SOURCE OUT.")
+    *images, out = given.paths
+    from vitlab.data.decoding import find_images
+    from vitlab.evaluation.embedding import check_ending, write_embedding
+
+    check_ending(out)
+    files = find_images(images)
+    from vitlab import api
+
+    with progress_bar("Images", len(files), at_least=given.batch_size + 1) as progress:
+        embedding = api.embed(
+            given.model,
+            files,
+            image_size=given.image_size,
+            crops=given.crops,
+            flip=given.flip,
+            batch_size=given.batch_size,
+            workers=given.workers,
+            device=given.device,
+            precision=given.precision,
+            progress=progress,
+        )
+    if int(os.environ.get("RANK", "0")):
+        return 0  # of several processes one writes for all
+    write_embedding(embedding, out)
+    count, width = embedding.features.shape
+    if given.json:
+        print_json({"out": str(out), "images": count, "width": width, "unread": list(embedding.unread)})
+    else:
+        say(f"{count} images, {width} features each, written to {out}.")
+    return 1 if embedding.unread else 0
+
+
+def _options_first(arguments: Sequence[str]) -> list[str]:
+    """The options before the paths: the parser takes paths in one row only, and OUT may come after --model."""
+    flags = {f"--{field.name.replace('_', '-')}" for field in fields(Arguments) if field.type is bool} | {
+        "-h",
+        "--help",
+    }
+    options: list[str] = []
+    paths: list[str] = []
+    rest = list(arguments)
+    while rest:
+        item = rest.pop(0)
+        if item == "--":
+            paths += rest
+            break
+        if not item.startswith("-") or item == "-":
+            paths.append(item)
+            continue
+        options.append(item)
+        if item not in flags and "=" not in item and rest:
+            options.append(rest.pop(0))
+    return [*options, *paths]

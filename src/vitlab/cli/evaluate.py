@@ -1,0 +1,215 @@
+"""`vitlab evaluate`: a protocol over a model and a data set, and results side by side."""
+
+import dataclasses
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+import tyro
+from tyro.conf import Positional, arg
+
+from vitlab.cli.terminal import print_json, printable, progress_bar, say
+
+if TYPE_CHECKING:
+    from vitlab.evaluation.contract import Result
+
+SUMMARIES = {
+    "accuracy": "top-1, top-5, per class, confusion, calibration; mAP where an image has several labels",
+    "real": "ImageNet with the reassessed labels",
+    "fewshot": "least squares on the features of 1, 5, 10, 25 images a class",
+    "linear": "a linear classifier on the features",
+    "knn": "nearest neighbours of the features",
+    "finetune": "the paper's transfer: a grid of rates on held-out images, then three seeds",
+    "vtab": "VTAB-1k, 19 tasks",
+    "cost": "parameters, FLOPs, speed, memory; what training will cost and did cost",
+    "compare": "results side by side, with the paper's own if you like, and as a figure",
+}
+DESCRIPTION = (
+    "Measure a model. Protocols:\n"
+    + "\n".join(f"  {name:<9} {summary}" for name, summary in SUMMARIES.items())
+    + """
+
+Images are seen as the preprocessing that travels with the weights has them. Features are computed once and kept.
+
+Examples:
+  vitlab evaluate accuracy --model runs/digits --data digits
+  vitlab evaluate fewshot --model B_16.npz --data cifar100 --shots 1 5 10 --out b16-fewshot.json
+  vitlab evaluate real --model B_16.npz --data imagenet --labels real.json --image-size 384
+  vitlab evaluate cost --model vit-h14-224 --count-only --images 4242e6
+  vitlab evaluate compare b16.json l16.json --published v2 --figure table2.png
+  torchrun --nproc-per-node 8 -m vitlab evaluate linear --model L_16.npz --data imagenet
+
+`vitlab evaluate PROTOCOL --help` shows a protocol's own options."""
+)
+FLAGS = (tyro.conf.FlagCreatePairsOff,)
+SHOWN = 12  # metrics that the table on the terminal has at most
+
+
+@dataclass(frozen=True)
+class Common:
+    model: Annotated[str, arg(metavar="SOURCE")]
+    """Where the weights come from: a run, a folder, a file, a checkpoint's name, hf-hub:owner/name, timm:name."""
+    data: str | None = None
+    """A folder of class folders, a CSV, a data set's name: see docs/data.md."""
+    split: str | None = None
+    """The part to measure on; by default test, or else val."""
+    out: Path | None = None
+    """Write the whole result here, as JSON."""
+    name: str | None = None
+    """What to call the model in the result; by default its source."""
+    image_size: int | None = None
+    """The side in pixels; positions are adapted to it."""
+    crops: Literal[1, 5] = 1
+    """5: the centre and the corners of a larger picture, averaged."""
+    flip: bool = False
+    """Average with the mirror image."""
+    resize: int | None = None
+    """The shorter side in pixels that crops are taken from; by default 8/7 of theirs."""
+    batch_size: int | None = None
+    """How many images go through the model at once; 64, or what a protocol that trains has by itself."""
+    workers: int | None = None
+    """Processes that decode; by default one a core."""
+    cache: Path | None = None
+    """Where features are kept; by default ~/.cache/vitlab/features."""
+    no_cache: bool = False
+    """Keep no features and use none that are kept."""
+    device: str | None = None
+    """cpu, cuda, ...; by default a GPU where there is one."""
+    precision: Literal["auto", "float32", "bf16"] = "auto"
+    """auto: float32, and bf16 for what is trained on a GPU."""
+    json: bool = False
+    """Print the whole result as one JSON document instead of a table."""
+
+
+@dataclass(frozen=True)
+class Compare:
+    results: Annotated[Positional[tuple[Path, ...]], arg(metavar="RESULT.json...")]
+    """What `vitlab evaluate ... --out` wrote."""
+    published: Literal["v1", "v2"] | None = None
+    """Add the paper's own columns, of its first version or of its second, marked as published."""
+    figure: Path | None = None
+    """Draw the comparison to a .png, .svg or .pdf."""
+    json: bool = False
+    """Print one JSON document instead of a table in Markdown."""
+
+
+def main(arguments: Sequence[str]) -> int:
+    rest = list(arguments)
+    if not rest or rest[0] in ("-h", "--help"):
+        tyro.cli(Common, prog="vitlab evaluate PROTOCOL", description=DESCRIPTION, args=["--help"], config=FLAGS)
+    protocol, *rest = rest
+    if protocol not in SUMMARIES:
+        from vitlab.core.errors import Error, unknown_name
+
+        known = f" The protocols are {', '.join(SUMMARIES)}."
+        if protocol.startswith("-"):
+            raise Error(f"Name a protocol before '{protocol}': vitlab evaluate PROTOCOL.{known}")
+        raise unknown_name("protocol", protocol, SUMMARIES, known)
+    return _compare(rest) if protocol == "compare" else _measure(protocol, rest)
+
+
+def _measure(protocol: str, rest: list[str]) -> int:
+    from vitlab.studies.options import OPTIONS
+
+    options = OPTIONS[protocol]
+
+    own = ("options", Annotated[options, arg(name="")], dataclasses.field(default_factory=options))
+    kind: Any = dataclasses.make_dataclass("Arguments", [own], bases=(Common,), frozen=True)
+    given = tyro.cli(
+        kind,
+        prog=f"vitlab evaluate {protocol}",
+        description=options.__doc__,
+        args=rest,
+        config=(*FLAGS, tyro.conf.AvoidSubcommands),
+    )
+    from vitlab import api
+    from vitlab.evaluation.results import result_to_dict, write_result
+
+    if given.out is not None and given.out.is_dir():
+        from vitlab.core.errors import Error
+
+        raise Error(f"{given.out} is a folder; give the name of a file to write.")
+    title = "Runs" if protocol in ("finetune", "vtab") else "Images"
+    with progress_bar(title, 2) as progress:
+        result = api.evaluate(
+            protocol,
+            given.model,
+            given.data,
+            split=given.split,
+            name=given.name,
+            image_size=given.image_size,
+            crops=given.crops,
+            flip=given.flip,
+            resize=given.resize,
+            batch_size=given.batch_size,
+            workers=given.workers,
+            cache=given.cache,
+            keep=not given.no_cache,
+            device=given.device,
+            precision=given.precision,
+            progress=progress,
+            **{field.name: getattr(given.options, field.name) for field in dataclasses.fields(given.options)},
+        )
+    if int(os.environ.get("RANK", "0")):
+        return 0  # one process speaks for all
+    if given.out is not None:
+        write_result(result, given.out)
+        say(f"Written to {given.out}.")
+    if given.json:
+        print_json(result_to_dict(result))
+    else:
+        _show(result)
+    return 0
+
+
+def _show(result: "Result") -> None:
+    from vitlab.evaluation.results import markdown, result_rows
+
+    split = result.settings.get("split")
+    where = f" on {result.data}" + (f" ({split})" if split else "") if result.data else ""
+    print(printable(f"{result.model}: {result.protocol}{where}, {result.seconds:.1f} s\n"))
+    rows = [[printable(cell) for cell in row] for row in result_rows(result)]
+    columns = ["metric", ">value", ">count", "spread"]
+    if not any(row[3] for row in rows):
+        columns, rows = columns[:3], [row[:3] for row in rows]
+    print(markdown(columns, rows[:SHOWN]))
+    if len(rows) > SHOWN:
+        print(f"\n{len(rows) - SHOWN} more in the result (--out, --json).")
+    for name, choice in result.selected.items():
+        print(printable(f"\n{name}: {choice['value']}, chosen on {choice['on']}."))
+
+
+def _compare(rest: list[str]) -> int:
+    given = tyro.cli(
+        Compare,
+        prog="vitlab evaluate compare",
+        description="Lay results side by side: a row a data set, a column a model, the cost last.",
+        args=rest,
+        config=FLAGS,
+    )
+    from vitlab.core.errors import Error
+
+    if not given.results:
+        raise Error("Give at least one result: vitlab evaluate compare A.json B.json.")
+    from vitlab.evaluation.compare import compare, save_figure
+    from vitlab.evaluation.results import read_result
+
+    comparison = compare([read_result(path) for path in given.results], published=given.published)
+    if given.figure is not None:
+        save_figure(comparison, given.figure)
+        say(f"Drawn to {given.figure}.")
+    if given.json:
+        columns, rows = comparison.table()
+        names = [name.lstrip(">") for name in columns]
+        print_json(
+            {
+                "models": names[1:],
+                "rows": [{"row": row[0], **dict(zip(names[1:], row[1:], strict=True))} for row in rows],
+                "notes": list(comparison.notes),
+            }
+        )
+    else:
+        print(printable(comparison.markdown()))
+    return 0

@@ -1,0 +1,145 @@
+"""`vitlab export`: a model as a program for others to run."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+import tyro
+from tyro.conf import Positional, arg
+
+from vitlab.cli.terminal import print_json, printable, progress_bar
+
+if TYPE_CHECKING:
+    from vitlab.weights.export import Exported
+    from vitlab.weights.int8 import Quantised
+
+DESCRIPTION = """Write a model as an ONNX program (DEST.onnx) or as torch.export's (DEST.pt2).
+
+It takes any number of images, and images of any size where the model does. It is run beside the model, at two sizes and
+two batch sizes, and written only if both agree. Preprocessing, class names and configuration are in its metadata.
+
+Examples:
+  vitlab export runs/mine mine.onnx
+  vitlab export hf-hub:google/vit-base-patch16-224 vit.onnx --pixels
+  vitlab export runs/mine mine.onnx --int8 --data photos/
+  vitlab export runs/mine mine.pt2 --sizes own
+"""
+
+
+@dataclass(frozen=True)
+class Arguments:
+    source: Annotated[Positional[str], arg(metavar="SOURCE")]
+    """A run, a folder, a file, a checkpoint's name, hf-hub:owner/name."""
+    dest: Annotated[Positional[Path], arg(metavar="DEST")]
+    """The file to write: .onnx or .pt2."""
+    sizes: Literal["auto", "any", "own"] = "auto"
+    """Images of any size, of the model's own, or any where that can be."""
+    image_size: int | None = None
+    """The side in pixels that is the model's own, instead of the one it was trained at."""
+    pixels: bool = False
+    """Take bytes [batch, height, width, 3] of resized pictures, and normalise inside."""
+    precision: Literal["float32", "float16"] = "float32"
+    """float16: weights and arithmetic in half precision, for a GPU."""
+    opset: int = 20
+    """The version of ONNX's operators, 18 to 23."""
+    int8: bool = False
+    """Round weights and inputs of matrix products to 8 bits (ONNX): smaller, and faster on a CPU."""
+    data: str | None = None
+    """With --int8: the data set on which its accuracy is compared."""
+    split: str | None = None
+    """The part of the data; by default test, or else val."""
+    json: bool = False
+    """Print what was done as one JSON document."""
+
+
+def main(arguments: Sequence[str]) -> int:
+    given = tyro.cli(
+        Arguments,
+        prog="vitlab export",
+        description=DESCRIPTION,
+        args=arguments,
+        config=(tyro.conf.FlagCreatePairsOff,),
+    )
+    from vitlab import api
+    from vitlab.core.errors import Error
+    from vitlab.weights.export import check_path
+
+    if not given.int8 and (given.data is not None or given.split is not None):
+        raise Error("--data and --split are what --int8 is measured on: add --int8, or leave them out.")
+    if given.int8 and given.precision != "float32":
+        raise Error("--int8 starts from float32: leave --precision out.")
+    check_path(given.dest)
+    model = api.load(given.source, image_size=given.image_size)
+    if not given.int8:
+        exported = api.export(
+            model, given.dest, sizes=given.sizes, precision=given.precision, pixels=given.pixels, opset=given.opset
+        )
+        if given.json:
+            print_json(_facts(exported))
+        else:
+            _tell(exported)
+        return 0
+    with progress_bar("Comparing", 100) as progress:
+        quantised = api.export_int8(
+            model,
+            given.dest,
+            data=given.data,
+            split=given.split,
+            sizes=given.sizes,
+            pixels=given.pixels,
+            opset=given.opset,
+            progress=progress,
+        )
+    if given.json:
+        print_json(quantised.record())
+    else:
+        _tell_int8(quantised)
+    return 0
+
+
+def _facts(exported: "Exported") -> dict[str, Any]:
+    return {
+        "path": str(exported.path),
+        "format": exported.format,
+        "input": list(exported.input),
+        "bytes": exported.bytes,
+        "checks": [
+            {"images": check.batch, "size": list(check.size), "relative_error": check.error}
+            for check in exported.checks
+        ],
+    }
+
+
+def _tell(exported: "Exported") -> None:
+    for check in exported.checks:
+        height, width = check.size
+        print(
+            f"Checked {check.batch} x {height} x {width} px: largest difference {check.error:.1e} of the largest logit."
+        )
+    shape = ", ".join(map(str, exported.input))
+    print(
+        printable(
+            f"Wrote {exported.path} ({exported.format}, {exported.bytes / 1e6:.1f} MB); it takes images [{shape}]."
+        )
+    )
+
+
+def _tell_int8(quantised: "Quantised") -> None:
+    _tell(quantised.exported)
+    timing, size = quantised.timing, quantised.exported.bytes / quantised.bytes_float32
+    print(
+        f"In 8 bits: {quantised.products} products, {size:.0%} of the size, {timing.ratio:.2f} times as fast on this"
+        f" CPU ({timing.batch} images: {1e3 * timing.float32:.1f} ms, now {1e3 * timing.int8:.1f} ms)."
+    )
+    found = quantised.measured
+    if found is None:
+        print("Its accuracy was not measured: give --data.")
+        return
+    print(
+        printable(
+            f"Top-1 on {found['images']} images of {found['data']} ({found['split']}): {found['top-1 float32']:.2%}, in"
+            f" 8 bits {found['top-1 int8']:.2%}, {100 * found['difference']:+.2f} points; the same class on"
+            f" {found['same class']}."
+        )
+    )

@@ -1,0 +1,61 @@
+"""`vitlab push`: a model, with its card, to the Hugging Face hub."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated
+
+import tyro
+from tyro.conf import Positional, arg
+
+from vitlab.cli.terminal import print_json, printable
+
+DESCRIPTION = """Upload a run's model, or a folder of the native format, to the Hugging Face hub.
+
+The folder has a card, README.md: what the model is, how to use it, its scores, its preprocessing and its recipe, paths
+shortened. Edit it, or not: a card of yours is uploaded as it is. `hf auth login` first, or set HF_TOKEN.
+
+Examples:
+  vitlab push runs/mine hf-hub:owner/name
+  vitlab push runs/mine hf-hub:owner/name --private --license apache-2.0
+  vitlab predict photo.jpg --model hf-hub:owner/name
+"""
+
+
+@dataclass(frozen=True)
+class Arguments:
+    source: Annotated[Positional[Path], arg(metavar="RUN")]
+    """A run's folder, or a native one."""
+    repository: Annotated[Positional[str], arg(metavar="hf-hub:OWNER/NAME")]
+    """Where to; the repository is made where there is none."""
+    private: bool = False
+    """Make the repository private; one that is there and public is left alone."""
+    message: str | None = None
+    """The commit's message."""
+    license: str | None = None
+    """The model's licence, by the hub's names (apache-2.0, mit, ...); by default unknown."""
+    json: bool = False
+    """Print what was done as one JSON document."""
+
+
+def main(arguments: Sequence[str]) -> int:
+    given = tyro.cli(
+        Arguments,
+        prog="vitlab push",
+        description=DESCRIPTION,
+        args=arguments,
+        config=(tyro.conf.FlagCreatePairsOff,),
+    )
+    from vitlab import api
+
+    pushed = api.push(
+        given.source, given.repository, private=given.private, message=given.message, license=given.license
+    )
+    if given.json:
+        print_json(
+            {"repository": pushed.repository, "url": pushed.url, "commit": pushed.commit, "files": list(pushed.files)}
+        )
+        return 0
+    print(printable(f"Uploaded {', '.join(pushed.files)} to {pushed.url}."))
+    print(printable(f"vitlab.load('hf-hub:{pushed.repository}') loads it."))
+    return 0

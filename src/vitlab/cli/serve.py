@@ -1,0 +1,177 @@
+"""`vitlab serve`: a model over HTTP."""
+
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Literal
+
+import tyro
+from tyro.conf import arg
+
+from vitlab.cli.terminal import printable, say
+
+if TYPE_CHECKING:
+    from vitlab.models.contract import Model
+    from vitlab.serving.service import Settings
+
+TOKEN = "VITLAB_TOKEN"
+DESCRIPTION = """Serve a model over HTTP: /v1/predict, /v1/embed, /v1/attention; /openapi.json describes it all.
+
+Ctrl-C or SIGTERM ends it after what was accepted. With the environment variable VITLAB_TOKEN, or --token-file, requests
+need that bearer token.
+
+Examples:
+  vitlab serve --model runs/pets
+  vitlab serve --model vit-b16-224.augreg-in21k-ft-in1k --host 0.0.0.0 --token-file token.txt
+  curl -T cat.jpg -X POST http://127.0.0.1:8000/v1/predict
+"""
+
+
+@dataclass(frozen=True)
+class Arguments:
+    model: Annotated[str, arg(metavar="SOURCE")]
+    """A checkpoint: a run, a file or folder of any format that vitlab reads, hf-hub:owner/name or timm:name."""
+    host: str = "127.0.0.1"
+    """The address to listen at. Anything but the loopback address lets other machines in."""
+    port: int = 8000
+    """The port; 0 takes a free one."""
+    allow_host: tuple[str, ...] = ()
+    """Names by which clients may call the service; by default any, or at a loopback address that machine's own."""
+    token_file: Path | None = None
+    """A file whose first line is the bearer token."""
+    max_batch: int | None = None
+    """The most images that go through the model at once; by default 8, on a GPU 32."""
+    max_wait_ms: float = 5.0
+    """The longest that an image waits for others to join it, in milliseconds."""
+    queue: int = 128
+    """How many images may wait; beyond that requests get 503."""
+    max_connections: int = 256
+    """How many connections may be open."""
+    max_megabytes: float = 10.0
+    """The largest body."""
+    max_megapixels: float = 40.0
+    """The largest image."""
+    max_images: int = 16
+    """The most images in a request."""
+    timeout: float = 15.0
+    """Seconds for a request to arrive."""
+    decoders: int | None = None
+    """Threads that decode images; by default as many as there are processors, at most 4."""
+    threads: int | None = None
+    """Threads of the model on a CPU; by default torch's choice."""
+    device: str | None = None
+    """cpu, cuda, ...; by default a GPU where there is one."""
+    dtype: Literal["float32", "bfloat16", "float16"] = "float32"
+    """The precision of weights and arithmetic."""
+
+
+def main(arguments: Sequence[str]) -> int:
+    given = tyro.cli(
+        Arguments,
+        prog="vitlab serve",
+        description=DESCRIPTION,
+        args=arguments,
+        config=(tyro.conf.FlagCreatePairsOff,),
+    )
+    from vitlab.core.errors import MissingDependencyError
+
+    try:
+        import starlette  # noqa: F401
+        import uvicorn  # noqa: F401
+    except ModuleNotFoundError as error:
+        raise MissingDependencyError(f"{error.name} is not installed: pip install 'vitlab[serve]'.") from error
+
+    from vitlab.serving.app import make_app
+    from vitlab.serving.engine import Engine
+    from vitlab.serving.server import Server, address_of, bind
+
+    settings = _settings(given)
+    with bind(given.host, given.port) as listener:  # a taken port is found before the weights are read
+        engine = Engine(_model(given), _name(given.model))
+        address = address_of(listener)
+        server = Server(
+            make_app(engine, settings),
+            settings.limits,
+            lambda: print(f"Serving {printable(engine.name)} at {address}", flush=True),
+        )
+        server.run([listener])
+    if server.started:
+        say("vitlab: ended after the requests that were underway.")
+    return 0 if server.started else 1
+
+
+def _settings(given: Arguments) -> "Settings":
+    from vitlab.core.errors import Error
+    from vitlab.serving.gate import LOOPBACK_NAMES, loopback
+    from vitlab.serving.limits import MEGABYTE, Limits
+    from vitlab.serving.service import Settings
+
+    if not 0 <= given.port <= 65535:
+        raise Error(f"--port must be between 0 and 65535, not {given.port}.")
+    names = {name.lower() for name in given.allow_host}
+    if loopback(given.host):
+        names |= LOOPBACK_NAMES | {given.host}
+    body = round(given.max_megabytes * MEGABYTE)
+    limits = Limits(
+        body_bytes=body,
+        pixels=round(given.max_megapixels * 1e6),
+        images=given.max_images,
+        receive_seconds=given.timeout,
+        connections=given.max_connections,
+        buffered_bytes=max(Limits.buffered_bytes, body),
+        queue=given.queue,
+    )
+    return Settings(
+        limits=limits,
+        max_batch=(32 if _device(given).startswith("cuda") else 8) if given.max_batch is None else given.max_batch,
+        max_wait=given.max_wait_ms / 1000,
+        decoders=given.decoders or Settings.decoders,
+        token=_token(given.token_file),
+        hosts=frozenset(names) or None,
+    )
+
+
+def _name(source: str) -> str:
+    """What strangers are told: of a path its last part, or the one before 'model', which every run has."""
+    path = Path(source)
+    if not path.exists():
+        return source
+    path = path.resolve()
+    return path.parent.name if path.name == "model" and path.parent.name else path.name
+
+
+def _token(file: Path | None) -> str | None:
+    from vitlab.core.errors import Error
+
+    if file is None:
+        return os.environ.get(TOKEN) or None
+    lines = file.read_text(encoding="utf-8", errors="replace").splitlines()
+    if not lines or not lines[0].strip():
+        raise Error(f"{file} holds no token: write one into its first line.")
+    return lines[0].strip()
+
+
+def _device(given: Arguments) -> str:
+    import torch
+
+    return given.device or ("cuda" if torch.cuda.is_available() else "cpu")
+
+
+def _model(given: Arguments) -> "Model":
+    import torch
+
+    from vitlab import api
+    from vitlab.core.errors import Error
+
+    if given.threads is not None:
+        if given.threads < 1:
+            raise Error(f"--threads must be at least 1, not {given.threads}.")
+        torch.set_num_threads(given.threads)
+    try:
+        device = torch.device(_device(given))
+        if device.type == "cuda" and not torch.cuda.is_available():
+            raise Error("There is no CUDA device on this machine: choose --device cpu.")
+        return api.load(given.model).to(device, getattr(torch, given.dtype))
+    except RuntimeError as error:
+        raise Error(f"The model cannot be put on '{given.device}': {str(error).splitlines()[0]}") from error

@@ -1,0 +1,70 @@
+"""What is kept of a piece of work: JSON that is there whole or not at all, and what it was done with."""
+
+import json
+import os
+import platform
+import subprocess
+import sys
+from collections.abc import Mapping
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from vitlab.core.errors import Error
+from vitlab.core.files import atomic_file
+
+PACKAGES = ("vitlab", "torch", "numpy", "pillow", "simplejpeg", "safetensors")
+
+
+def write_json(path: Path, content: Mapping[str, Any]) -> None:
+    """JSON, whole or not at all."""
+    with atomic_file(path) as partial:
+        partial.write_text(json.dumps(content, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
+
+
+def read_json(path: Path) -> dict[str, Any]:
+    """The JSON object in a file, or an error that names it."""
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise Error(f"There is no file {path}.") from None
+    except (OSError, ValueError) as error:
+        raise Error(f"{path}: cannot be read ({error}).") from error
+    if not isinstance(content, dict):
+        raise Error(f"{path}: holds no JSON object.")
+    return content
+
+
+def environment(decoder: str) -> dict[str, Any]:
+    """What a run ran on, without names of people or machines."""
+    versions = {name: _version(name) for name in PACKAGES}
+    gpus = [torch.cuda.get_device_name(i) for i in range(torch.cuda.device_count())]
+    return {
+        "command": ["vitlab", *sys.argv[1:]],
+        "python": platform.python_version(),
+        "platform": f"{platform.system()} {platform.machine()}",
+        "packages": versions,
+        "gpus": gpus,
+        "threads": torch.get_num_threads(),
+        "processes": int(os.environ.get("WORLD_SIZE", "1")),
+        "decoder": decoder,
+        "commit": _commit(),
+    }
+
+
+def _version(name: str) -> str | None:
+    try:
+        return metadata.version(name)
+    except metadata.PackageNotFoundError:
+        return None
+
+
+def _commit() -> str | None:
+    """The commit of the source tree, where vitlab runs from one."""
+    root = Path(__file__).resolve().parents[3]
+    if not (root / ".git").exists():
+        return None
+    git = subprocess.run(["git", "rev-parse", "HEAD"], cwd=root, capture_output=True, text=True, check=False)
+    return git.stdout.strip() or None

@@ -1,0 +1,87 @@
+"""Another data set with its parts arranged anew, by a name: 'arranged:train=train+val,test=test:flowers102'."""
+
+import dataclasses
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import final
+
+import numpy as np
+
+from vitlab.core.errors import DataError
+from vitlab.data.contract import Array, DataSet, Images, Split
+from vitlab.data.sources.holdout import identities
+from vitlab.data.sources.source import SPLITS, Digest
+
+PREFIX = "arranged:"
+
+
+@final
+@dataclass(frozen=True)
+class Joined:
+    """The images of several collections, one after the other."""
+
+    collections: tuple[Images, ...]
+
+    def __len__(self) -> int:
+        return sum(map(len, self.collections))
+
+    def read(self, index: int) -> bytes | Array:
+        images, place = self._find(index)
+        return images.read(place)
+
+    def where(self, index: int) -> str:
+        images, place = self._find(index)
+        return images.where(place)
+
+    def identities(self) -> Array:
+        return np.concatenate([identities(images) for images in self.collections])
+
+    def _find(self, index: int) -> tuple[Images, int]:
+        place = range(len(self))[index]
+        for images in self.collections:
+            if place < len(images):
+                return images, place
+            place -= len(images)
+        raise AssertionError
+
+
+def arranged_name(data: str, **parts: Sequence[str]) -> str:
+    """The name by which a set is opened with its parts arranged anew; its parts that are not named are left out."""
+    said = ",".join(f"{part}={'+'.join(of)}" for part, of in parts.items())
+    return f"{PREFIX}{said}:{data}"
+
+
+def arrange(dataset: DataSet, parts: Mapping[str, Sequence[str]]) -> DataSet:
+    """The set with its parts arranged anew: {'train': ('train', 'val'), 'test': ('test',)}."""
+    splits: dict[str, Split] = {}
+    for part, of in parts.items():
+        for name in of:
+            if name not in dataset.splits:
+                raise DataError(f"{dataset.name} has no part '{name}': it has {', '.join(dataset.splits)}.")
+        chosen = [dataset.splits[name] for name in of]
+        images = chosen[0].images if len(chosen) == 1 else Joined(tuple(split.images for split in chosen))
+        splits[part] = Split(images, np.concatenate([split.labels for split in chosen]))
+    digest = Digest(dataset.fingerprint, "arranged", *(f"{part}={'+'.join(of)}" for part, of in parts.items()))
+    ordered = {split: splits[split] for split in SPLITS if split in splits}
+    notes = [
+        f"{part} is {' and '.join(of)} of the set as it was."
+        for part, of in parts.items()
+        if tuple(of) != (part,)  # what is as it was needs no words
+    ]
+    return dataclasses.replace(dataset, splits=ordered, fingerprint=digest.text(), notes=(*dataset.notes, *notes))
+
+
+def read_arranged(text: str, find: Callable[[str], DataSet]) -> DataSet:
+    """The set that 'arranged:PART=PART+PART,...:DATA' means; `find` opens the DATA in it."""
+    said, colon, data = text.removeprefix(PREFIX).partition(":")
+    parts: dict[str, tuple[str, ...]] = {}
+    for item in said.split(","):
+        part, _, of = item.partition("=")
+        names = tuple(of.split("+"))
+        if not colon or part not in SPLITS or part in parts or not set(names) <= set(SPLITS):
+            raise DataError(
+                f"'{text}' is no arrangement of parts: write it as {PREFIX}train=train+val,test=test:DATA, with the"
+                f" parts {', '.join(SPLITS)}."
+            )
+        parts[part] = names
+    return arrange(find(data), parts)

@@ -1,0 +1,1 @@
+"""Protocols that measure a model, each over functions from images to features."""

@@ -1,0 +1,46 @@
+"""Whether a model is right as often as it says: confidences in bins, summed as images come."""
+
+from typing import Any, final
+
+import torch
+from jaxtyping import Bool, Float
+from torch import Tensor
+
+
+@final
+class Calibration:
+    """Bins of equal width over the confidence in [0, 1]; bin i holds [i / bins, (i + 1) / bins), the last one 1 too."""
+
+    def __init__(self, bins: int = 15) -> None:
+        self.counts = torch.zeros(bins, dtype=torch.int64)
+        self.right = torch.zeros(bins, dtype=torch.int64)
+        self.confidence = torch.zeros(bins, dtype=torch.float64)
+        self.edges = torch.linspace(0, 1, bins + 1, dtype=torch.float64)
+
+    def add(self, confidence: Float[Tensor, "b"], right: Bool[Tensor, "b"]) -> None:
+        """The probability of each image's predicted class, and whether it is right."""
+        values = confidence.double().cpu()
+        places = (torch.bucketize(values, self.edges, right=True) - 1).clamp(0, len(self.counts) - 1)
+        self.counts += torch.bincount(places, minlength=len(self.counts))
+        self.right += torch.bincount(places[right.cpu()], minlength=len(self.counts))
+        self.confidence += torch.zeros_like(self.confidence).index_add_(0, places, values)
+
+    def tensors(self) -> dict[str, Tensor]:
+        return {"bin counts": self.counts, "bin right": self.right, "bin confidence": self.confidence}
+
+    def error(self) -> float:
+        """The expected calibration error: |accuracy - confidence| of the bins, weighted by their images."""
+        return float((self.right - self.confidence).abs().sum() / self.counts.sum())
+
+    def bins(self) -> list[dict[str, Any]]:
+        """What a reliability plot draws; a bin without images has neither accuracy nor confidence."""
+        return [
+            {
+                "from": float(self.edges[i]),
+                "to": float(self.edges[i + 1]),
+                "count": (num := int(self.counts[i])),
+                "accuracy": int(self.right[i]) / num if num else None,
+                "confidence": float(self.confidence[i]) / num if num else None,
+            }
+            for i in range(len(self.counts))
+        ]

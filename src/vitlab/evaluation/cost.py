@@ -1,0 +1,242 @@
+"""What a model costs to run, and what training it will cost and did cost.
+
+FLOPs are two a multiply-add, matrix products and attention, for one image forward. A training step counts three times
+the forward pass (the gradients of the inputs and of the weights are a product each): six FLOPs a multiply-add, as the
+paper counts its exaFLOPs.
+"""
+
+import json
+import statistics
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from vitlab.core.record import read_json
+from vitlab.evaluation.contract import EvaluationError, Metric, Subject
+from vitlab.models.contract import Model
+from vitlab.models.cost import count_flops, count_parameters
+
+TRAINING_FACTOR = 3
+DAY = 24 * 3600
+WARM_UP = 2  # passes that are not timed
+MAX_BATCH = 2**16
+
+
+@dataclass(frozen=True)
+class Speed:
+    """Images a second: the median of several timed parts, and their standard deviation."""
+
+    value: float
+    spread: float
+    parts: int
+
+
+@dataclass(frozen=True)
+class Spent:
+    """What a training run used, as its folder tells."""
+
+    images: int
+    seconds: float
+    devices: int
+
+    @property
+    def device_days(self) -> float:
+        return self.seconds * self.devices / DAY
+
+
+def model_cost(model: Model, image_size: tuple[int, int] | None = None) -> dict[str, float]:
+    """Parameters, and FLOPs of one image forward."""
+    return {"parameters": count_parameters(model), "flops": count_flops(model, image_size)}
+
+
+def exaflops(flops: float, images: float) -> float:
+    """What training on so many images computes, in 10^18 FLOPs, from the FLOPs of one image forward."""
+    return TRAINING_FACTOR * flops * images / 1e18
+
+
+def device_days(images: float, images_a_second: float) -> float:
+    """How long one device takes for so many images; several share the days, not the device-days."""
+    if not images_a_second > 0:
+        raise EvaluationError(f"A speed must be positive, not {images_a_second} images a second.")
+    return images / images_a_second / DAY
+
+
+def spent(folder: Path, *, devices: int | None = None) -> Spent:
+    """What a run used so far: from result.json when it has ended, else from its metrics.
+
+    The number of devices is what the run recorded, one if it did not, unless it is given.
+    """
+    if devices is None:
+        about = folder / "environment.json"
+        devices = int(read_json(about).get("processes", 1)) if about.exists() else 1
+    if (folder / "result.json").exists():
+        result = read_json(folder / "result.json")
+        if "images_seen" in result and "seconds" in result:
+            return Spent(int(result["images_seen"]), float(result["seconds"]), devices)
+    if not (folder / "metrics.jsonl").exists():
+        raise EvaluationError(f"{folder} is not a run's folder: it has neither result.json nor metrics.jsonl.")
+    batch_size = int(read_json(folder / "recipe.json")["batch_size"])
+    step, seconds = 0, 0.0
+    for line in _json_lines(folder / "metrics.jsonl"):
+        if line.get("seconds a step") is not None:
+            seconds += (line["step"] - step) * line["seconds a step"]
+            step = line["step"]
+    return Spent(step * batch_size, seconds, devices)
+
+
+def inference_speed(subject: Subject, batch_size: int, *, seconds: float = 2.0, parts: int = 5) -> Speed:
+    """Images a second through the subject, from a batch on its device to its outputs."""
+    images = torch.randn(batch_size, 3, *subject.preprocess.size, device=subject.device)
+    function = subject.logits or subject.features
+    return _timed(lambda: function(images), batch_size, subject.device, seconds, parts)
+
+
+def training_speed(
+    model: Model, batch_size: int, *, device: torch.device, bf16: bool = False, seconds: float = 2.0, parts: int = 5
+) -> Speed:
+    """Images a second forward and backward, with a cross-entropy at the end and no optimiser."""
+    step = _training_step(model, batch_size, device, bf16=bf16)
+    try:
+        return _timed(step, batch_size, device, seconds, parts)
+    finally:
+        model.zero_grad(set_to_none=True)
+        model.eval()
+
+
+def peak_memory(device: torch.device) -> int:
+    """Bytes: on a GPU the most that tensors took since `reset_memory`; else the most that this process ever held."""
+    if device.type == "cuda":
+        return torch.cuda.max_memory_allocated(device)
+    try:
+        import resource
+    except ImportError:  # Windows
+        return 0
+    unit = 1 if sys.platform == "darwin" else 1024
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit
+
+
+def reset_memory(device: torch.device) -> None:
+    """Begin to watch for a new peak, where that can be done."""
+    if device.type == "cuda":
+        torch.cuda.reset_peak_memory_stats(device)
+
+
+def largest_batch(fits: Callable[[int], bool], *, limit: int = MAX_BATCH) -> int:
+    """The largest batch that fits, by doubling and then halving the gap; 0 if not even one image does."""
+    good, bad = 0, 1
+    while bad <= limit and fits(bad):
+        good, bad = bad, bad * 2
+    bad = min(bad, limit + 1)
+    while bad - good > max(good // 64, 1):  # within 2%: each try runs the model
+        middle = (good + bad) // 2
+        good, bad = (middle, bad) if fits(middle) else (good, middle)
+    return good
+
+
+def batch_fits(model: Model, device: torch.device, *, training: bool, bf16: bool) -> Callable[[int], bool]:
+    """Whether a batch of some size can be computed in the GPU's memory."""
+    assert device.type == "cuda"
+
+    def fits(batch_size: int) -> bool:
+        try:
+            if training:
+                _training_step(model, batch_size, device, bf16=bf16)()
+            else:
+                images = torch.randn(batch_size, model.config.channels, *model.config.image_size, device=device)
+                with torch.inference_mode(), torch.autocast("cuda", torch.bfloat16, enabled=bf16):
+                    model(images)
+            torch.cuda.synchronize(device)
+        except torch.cuda.OutOfMemoryError:
+            return False
+        finally:
+            model.zero_grad(set_to_none=True)
+            torch.cuda.empty_cache()
+        return True
+
+    return fits
+
+
+def cost_metrics(
+    *,
+    parameters: float,
+    flops: float,
+    speed: Speed | None = None,
+    memory: int = 0,
+    batch_size: int = 0,
+    largest: int | None = None,
+    images: float | None = None,
+    training: Speed | None = None,
+    run: Spent | None = None,
+) -> dict[str, Metric]:
+    """Figures of cost as metrics, those that are known."""
+    found = {"GFLOPs an image": _number(flops / 1e9), "parameters (M)": _number(parameters / 1e6)}
+    if speed is not None:
+        found["images a second"] = _speed(speed)
+        found[f"peak memory (MB) at batch {batch_size}"] = _number(memory / 2**20)
+    if training is not None:
+        found["images a second, training"] = _speed(training)
+    if largest is not None:
+        found["largest batch"] = _number(largest)
+    if images is not None:
+        found["exaFLOPs to train"] = _number(exaflops(flops, images))
+        if training is not None:
+            found["device-days to train"] = _number(device_days(images, training.value))
+    if run is not None:
+        found["exaFLOPs of its run"] = _number(exaflops(flops, run.images))
+        found["device-days of its run"] = _number(run.device_days)
+    return found
+
+
+def _training_step(model: Model, batch_size: int, device: torch.device, *, bf16: bool) -> Callable[[], None]:
+    model.train()
+    images = torch.randn(batch_size, model.config.channels, *model.config.image_size, device=device)
+
+    def step() -> None:
+        with torch.autocast(device.type, torch.bfloat16, enabled=bf16):
+            outputs: Tensor = model(images)
+        F.cross_entropy(outputs.float(), torch.zeros(batch_size, dtype=torch.int64, device=device)).backward()
+
+    return step
+
+
+def _timed(step: Callable[[], Any], batch_size: int, device: torch.device, seconds: float, parts: int) -> Speed:
+    def run(times: int) -> float:
+        start = time.perf_counter()
+        for _ in range(times):
+            step()
+        if device.type == "cuda":
+            torch.cuda.synchronize(device)
+        return time.perf_counter() - start
+
+    run(WARM_UP)
+    times = max(round(seconds / parts / max(run(1), 1e-9)), 1)
+    speeds = [batch_size * times / run(times) for _ in range(parts)]
+    return Speed(statistics.median(speeds), statistics.stdev(speeds) if parts > 1 else 0.0, parts)
+
+
+def _number(value: float) -> Metric:
+    return Metric(value=float(value), count=1, unit="number")
+
+
+def _speed(speed: Speed) -> Metric:
+    of = f"{speed.parts} timed parts, standard deviation"
+    return Metric(value=speed.value, count=speed.parts, spread=speed.spread, spread_of=of, unit="number")
+
+
+def _json_lines(path: Path) -> list[dict[str, Any]]:
+    """The whole lines of a file; one that a crash cut short is left out."""
+    lines = path.read_text(encoding="utf-8").splitlines()
+    found: list[dict[str, Any]] = []
+    for line in lines:
+        try:
+            found.append(json.loads(line))
+        except ValueError:
+            continue
+    return found

@@ -1,0 +1,88 @@
+"""The cost protocol: what is counted, timed, planned and spent, as a result."""
+
+import time
+from typing import Any
+
+import torch
+
+from vitlab.core.config import to_dict
+from vitlab.core.record import environment
+from vitlab.data.jpeg import decoder_name
+from vitlab.evaluation.contract import Result, Subject
+from vitlab.evaluation.cost import (
+    Spent,
+    batch_fits,
+    cost_metrics,
+    device_days,
+    exaflops,
+    inference_speed,
+    largest_batch,
+    model_cost,
+    peak_memory,
+    reset_memory,
+    training_speed,
+)
+from vitlab.evaluation.options import CostOptions
+from vitlab.models.contract import Model
+
+
+def measure_cost(
+    model: Model,
+    subject: Subject | None,
+    options: CostOptions,
+    *,
+    name: str,
+    batch_size: int,
+    bf16: bool = False,
+    images: float | None = None,
+    run: Spent | None = None,
+) -> Result:
+    """Without a subject only what is counted; `images` is what training will see, `run` what a run used."""
+    start = time.perf_counter()
+    counted = model_cost(model)
+    cost, found = dict(counted), {}
+    training = None
+    if subject is not None:
+        device = subject.device
+        reset_memory(device)
+        found["speed"] = inference_speed(subject, batch_size, seconds=options.seconds)
+        found["memory"] = peak_memory(device)
+        found["batch_size"] = batch_size
+        if device.type == "cuda":
+            found["largest"] = largest_batch(batch_fits(model, device, training=False, bf16=bf16))
+        if images is not None:
+            training = training_speed(model, batch_size, device=device, bf16=bf16, seconds=options.seconds)
+            cost["device_days"] = device_days(images, training.value)
+    if images is not None:
+        cost["exaflops"] = exaflops(counted["flops"], images)
+    if run is not None:
+        cost |= {"exaflops": exaflops(counted["flops"], run.images), "device_days": run.device_days}
+    return Result(
+        protocol="cost",
+        model=name,
+        data="",
+        metrics=cost_metrics(**counted, **found, images=images, training=training, run=run),
+        counts={} if run is None else {"images seen in training": run.images},
+        settings={
+            "resolution": list(model.config.image_size),
+            "batch_size": batch_size,
+            "precision": "bf16" if bf16 else "float32",
+            "device": _device_name(subject),
+            "flops": "2 a multiply-add, matrix products and attention, one image forward; training 3 times that",
+            **_given(options, images),
+        },
+        cost=cost,
+        seconds=time.perf_counter() - start,
+        environment=environment(decoder_name()),
+    )
+
+
+def _given(options: CostOptions, images: float | None) -> dict[str, Any]:
+    chosen = {key: value for key, value in to_dict(options).items() if value is not None}
+    return chosen if images is None else {**chosen, "images": images}
+
+
+def _device_name(subject: Subject | None) -> str | None:
+    if subject is None:
+        return None
+    return torch.cuda.get_device_name(subject.device) if subject.device.type == "cuda" else subject.device.type

@@ -1,0 +1,161 @@
+"""What is measured, from a model of ours or from any function of images, and its classes put in a data set's order."""
+
+import dataclasses
+import hashlib
+import json
+import logging
+from collections.abc import Callable, Sequence
+from typing import Literal, TypeAlias
+
+import torch
+from torch import Tensor
+
+from vitlab.core.config import to_dict
+from vitlab.core.preprocess import Preprocess
+from vitlab.evaluation.contract import EvaluationError, Subject
+from vitlab.models.contract import Model
+from vitlab.models.create import family_name
+from vitlab.weights.imagenet import imagenet_classes
+
+Precision: TypeAlias = Literal["float32", "bf16"]
+Function: TypeAlias = Callable[[Tensor], Tensor]
+log = logging.getLogger("vitlab")
+
+
+def subject_of(
+    model: Model, *, name: str, device: torch.device | str = "cpu", precision: Precision = "float32"
+) -> Subject:
+    """A model as it is: pooled features, and logits where it has a head. It is moved to the device."""
+    device = torch.device(device)
+    model = model.to(device).eval()
+    weight = next(model.parameters()).dtype
+
+    def features(images: Tensor) -> Tensor:
+        return model.pool(model.encode(model.embed(images.to(weight))))
+
+    def logits(images: Tensor) -> Tensor:
+        return model(images.to(weight))
+
+    return subject_from(
+        features,
+        logits=logits if getattr(model.config, "num_classes", 1) else None,
+        name=name,
+        preprocess=model.preprocess,
+        fingerprint=model_fingerprint(model, precision),
+        labels=model.labels,
+        device=device,
+        precision=precision,
+    )
+
+
+def subject_from(
+    features: Function,
+    *,
+    logits: Function | None = None,
+    name: str,
+    preprocess: Preprocess,
+    fingerprint: str | None = None,
+    labels: tuple[str, ...] | None = None,
+    device: torch.device | str = "cpu",
+    precision: Precision = "float32",
+) -> Subject:
+    """Any functions of normalised images [B, 3, H, W]; what they give is brought to float32 without gradients.
+
+    Give a `fingerprint` that changes whenever the functions do, and features are kept between calls.
+    """
+    device = torch.device(device)
+
+    def plainly(function: Function) -> Function:
+        def call(images: Tensor) -> Tensor:
+            with torch.inference_mode(), torch.autocast(device.type, torch.bfloat16, enabled=precision == "bf16"):
+                return function(images).float()
+
+        return call
+
+    return Subject(
+        name=name,
+        features=plainly(features),
+        logits=None if logits is None else plainly(logits),
+        preprocess=preprocess,
+        fingerprint=fingerprint,
+        labels=labels,
+        device=device,
+    )
+
+
+def model_fingerprint(model: Model, precision: Precision = "float32") -> str:
+    """A hash of a model's configuration, of every tensor's bytes, and of the precision that it is computed in."""
+    settings = {"family": family_name(model.config), "config": to_dict(model.config), "precision": precision}
+    digest = hashlib.blake2b(json.dumps(settings, sort_keys=True).encode(), digest_size=16)
+    for name, value in sorted(model.state_dict().items()):
+        digest.update(f"{name} {value.dtype} {tuple(value.shape)}".encode())
+        flat = value.detach().cpu().contiguous().flatten()
+        if flat.numel():
+            digest.update(flat.view(torch.uint8).numpy())
+    return digest.hexdigest()
+
+
+def for_classes(subject: Subject, classes: Sequence[str]) -> tuple[Subject, str]:
+    """The subject with one logit for each of a data set's classes, in their order, and how they were matched.
+
+    By name where the model's names hold all of the data's: then a prediction is one of the data's classes, also where
+    the model knows more. By number where there are equally many and the names do not match.
+    """
+    if subject.logits is None:
+        raise EvaluationError(
+            f"{subject.name} has no classifier: measure its features instead (fewshot, linear, knn), or fine-tune it."
+        )
+    places = None if subject.labels is None else _places(subject.labels, classes)
+    if places is not None:
+        assert subject.labels is not None
+        if places == list(range(len(subject.labels))):
+            return subject, "by name"
+        logits, index = subject.logits, torch.tensor(places, device=subject.device)
+        chosen = dataclasses.replace(
+            subject, logits=lambda images: logits(images)[:, index], labels=tuple(subject.labels[i] for i in places)
+        )
+        more = len(subject.labels) > len(places)
+        return chosen, f"by name, {len(places)} of the model's {len(subject.labels)}" if more else "by name"
+    known = _num_logits(subject)
+    if known == len(classes):
+        if subject.labels is not None:
+            log.warning(
+                "The class names of %s are not the data's ('%s', the data's '%s'): matched by number.",
+                subject.name, subject.labels[0], classes[0],
+            )  # fmt: skip
+        return subject, "by number"
+    missing = "" if subject.labels is None else _missing(subject.labels, classes)
+    raise EvaluationError(
+        f"{subject.name} tells {known} classes and the data has {len(classes)}{missing}: fine-tune the model on"
+        " this data, or measure its features (fewshot, linear, knn)."
+    )
+
+
+def _num_logits(subject: Subject) -> int:
+    assert subject.logits is not None
+    return subject.logits(torch.zeros(1, 3, *subject.preprocess.size, device=subject.device)).shape[-1]
+
+
+def _places(labels: Sequence[str], classes: Sequence[str]) -> list[int] | None:
+    """Where each of the classes is among a model's labels, by name or WordNet id; None where one is not."""
+    for known in (labels, _wordnet(labels)):
+        table = {_plain(name): place for place, name in enumerate(known)}
+        if len(table) == len(labels) and all(_plain(name) in table for name in classes):
+            return [table[_plain(name)] for name in classes]
+    return None
+
+
+def _wordnet(labels: Sequence[str]) -> list[str]:
+    """The WordNet ids of a model's labels, where they are ImageNet's."""
+    thousand = imagenet_classes()
+    return [key for key, _ in thousand] if list(labels) == [name for _, name in thousand] else []
+
+
+def _missing(labels: Sequence[str], classes: Sequence[str]) -> str:
+    known = {_plain(name) for name in labels}
+    absent = next((name for name in classes if _plain(name) not in known), None)
+    return "" if absent is None else f", among them '{absent}', which the model does not know"
+
+
+def _plain(name: str) -> str:
+    return " ".join(name.casefold().replace("_", " ").split())

@@ -1,0 +1,52 @@
+"""`inspect.html`: the figures with a sentence each, one file that refers to nothing outside it."""
+
+from collections.abc import Iterable, Sequence
+from html import escape
+
+from vitlab.inspection.document import Panel, document, panel_markup
+from vitlab.inspection.examine import Findings
+from vitlab.inspection.view import View
+
+
+def page(
+    findings: Findings, views: Iterable[tuple[View, Sequence[Panel]]], sections: Sequence[tuple[str, Panel]]
+) -> str:
+    """The page: what was looked at, each picture with its panels, then the sections on the model as a whole."""
+    parts = [_heading(findings)]
+    pictures = [_picture(view, panels) for view, panels in views]
+    if pictures:
+        parts += ["<h2>The pictures, and where the model looked</h2>", *pictures]
+    for title, panel in sections:
+        parts += [f"<h2>{escape(title)}</h2>", panel_markup(panel)]
+    if findings.missing:
+        lines = "".join(f"<p>{escape(sentence)}</p>" for sentence in findings.missing)
+        parts.append(f"<h2>What is not here, and why</h2>{lines}")
+    return document(f"Inside {findings.model}", parts)
+
+
+def _heading(findings: Findings) -> str:
+    rows, columns = findings.grid
+    height, width = findings.image_size
+    cut = f"It takes pictures of {width} x {height} pixels and sees them as {columns} x {rows} patches"
+    side = findings.patch[0]
+    cut += f" of {side:g} x {side:g} pixels." if findings.patch[0] == findings.patch[1] else "."
+    over = f"the data set {findings.data}" if findings.data else "the pictures below"
+    count = "one picture" if findings.num_images == 1 else f"{findings.num_images} pictures"
+    averages = f"Averages are over {count} of {over}." if findings.num_images else ""
+    few = (
+        " That is few: give more pictures, or a data set, for steadier numbers." if 0 < findings.num_images < 16 else ""
+    )
+    return (
+        f"<h1>Inside {escape(findings.model)}</h1>\n<p>What this model learned and where it looks. {cut}</p>\n"
+        f'<p class="faint">{escape(averages + few)}</p>'
+    )
+
+
+def _picture(view: View, panels: Sequence[Panel]) -> str:
+    answer = ""
+    if view.classes:
+        first, *others = (f"{escape(label)} ({share:.0%})" for label, share in view.classes)
+        answer = (
+            f"<p>The model's answer: <strong>{first}</strong>{', then ' + ', '.join(others) if others else ''}.</p>"
+        )
+    return f"<h3>{escape(view.name)}</h3>\n{answer}\n" + "\n".join(panel_markup(panel) for panel in panels)

@@ -1,0 +1,39 @@
+"""How alike the positions are: figure 7 of the paper, in the middle."""
+
+import torch
+import torch.nn.functional as F
+from einops import rearrange
+from jaxtyping import Float
+from torch import Tensor
+
+from vitlab.core.errors import Error
+from vitlab.inspection.rollout import Values
+
+
+def position_similarity(positions: Values, grid: tuple[int, int]) -> Float[Tensor, "rows columns rows columns"]:
+    """The cosine of each place's vector [N, D] with every other's, as a grid of grids [row, column, row, column]."""
+    values = torch.as_tensor(positions).detach()
+    if values.ndim != 2 or len(values) != grid[0] * grid[1]:
+        raise Error(
+            f"Positions of shape {tuple(values.shape)} do not fit a {grid[0]} x {grid[1]} grid: it has"
+            f" {grid[0] * grid[1]} places."
+        )
+    unit = F.normalize(values if values.dtype == torch.float64 else values.float(), dim=-1)
+    rows, columns = grid
+    return rearrange(unit @ unit.T, "(a b) (c d) -> a b c d", a=rows, b=columns, c=rows, d=columns)
+
+
+def neighbourhood(similarity: Float[Tensor, "rows columns rows columns"]) -> dict[str, float | None]:
+    """The mean similarity of places next to each other, in one row, in one column, and in neither; None without any."""
+    rows, columns = similarity.shape[:2]
+    across, down = torch.arange(columns), torch.arange(rows)
+    right = (across[:, None] - across[None]).abs()[None, :, None, :].expand(rows, columns, rows, columns)
+    below = (down[:, None] - down[None]).abs()[:, None, :, None].expand(rows, columns, rows, columns)
+    kinds = {
+        "next_to": right + below == 1,
+        "same_row": (below == 0) & (right > 0),
+        "same_column": (right == 0) & (below > 0),
+        "elsewhere": (right > 0) & (below > 0),
+    }
+    values = similarity.cpu()
+    return {name: values[places].mean().item() if places.any() else None for name, places in kinds.items()}

@@ -1,0 +1,177 @@
+"""What was found, as files: figures in PNG and SVG, the numbers in `inspect.json`, and all of it in `inspect.html`."""
+
+import json
+import math
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from matplotlib.figure import Figure
+
+from vitlab.core.files import atomic_file
+from vitlab.inspection import figures
+from vitlab.inspection.distance import patch_distances
+from vitlab.inspection.document import Panel
+from vitlab.inspection.drawing import draw, inline_svg, save_drawing
+from vitlab.inspection.examine import Findings
+from vitlab.inspection.filters import as_pixels
+from vitlab.inspection.page import page
+from vitlab.inspection.positions import neighbourhood
+from vitlab.inspection.view import Array, View
+
+MOST_LAYERS = 12  # columns of the heads' figure
+
+
+def write(findings: Findings, folder: Path) -> list[Path]:
+    """All files, in a folder that may be there already; the page last."""
+    files: list[Path] = []
+
+    def panel(name: str, figure: Figure, caption: str) -> Panel:
+        drawing = draw(figure)
+        files.extend(save_drawing(drawing, folder / name))
+        return Panel(inline_svg(drawing.svg, caption), caption)
+
+    views = [
+        (view, [panel(f"{name}-{number}", figure, caption) for name, figure, caption in view_figures(view)])
+        for number, view in enumerate(findings.views, start=1)
+    ]
+    sections = [(title, panel(name, figure, caption)) for title, name, figure, caption in model_figures(findings)]
+    _write_text(folder / "inspect.json", json.dumps(numbers(findings), indent=2, allow_nan=False) + "\n")
+    _write_text(folder / "inspect.html", page(findings, views, sections))
+    return [*files, folder / "inspect.json", folder / "inspect.html"]
+
+
+def numbers(findings: Findings) -> dict[str, Any]:
+    """What `inspect.json` holds: plain values, layers from 1, null where there is no number."""
+    filters, positions = findings.filters, findings.positions
+    return {
+        "model": findings.model,
+        "image_size": list(findings.image_size),
+        "grid": list(findings.grid),
+        "patch_pixels": list(findings.patch),
+        "num_prefix": findings.num_prefix,
+        "averages": {"data": findings.data, "images": findings.num_images},
+        "pictures": [
+            {
+                "name": view.name,
+                "classes": [{"label": label, "probability": share} for label, share in view.classes],
+                "rollout": _plain(view.rollout),
+                "gradient_rollout": _plain(view.gradient),
+            }
+            for view in findings.views
+        ],
+        "distance_pixels": {str(layer): _plain(heads) for layer, heads in findings.distance.items()},
+        "entropy_bits": {str(layer): _plain(heads) for layer, heads in findings.entropy.items()},
+        "similarity": _plain(findings.similarity),
+        "other_model": findings.other,
+        "other_similarity": _plain(findings.other_similarity),
+        "filters_explained": None if filters is None else _plain(filters.explained.numpy()),
+        "positions": None if positions is None else neighbourhood(torch.from_numpy(positions)),
+        "missing": list(findings.missing),
+    }
+
+
+def view_figures(view: View) -> Iterator[tuple[str, Figure, str]]:
+    """The name, the figure and the caption of each figure of a picture."""
+    maps: dict[str, Array] = {}
+    caption = "The picture as the model sees it."
+    if view.rollout is not None:
+        maps["where it looked"] = view.rollout
+        caption += (
+            " Beside it, yellow is where it looked: attention followed back through all layers (rollout), from least to"
+            f" most; the yellowest patch has {view.rollout.max() * view.rollout.size:.1f} times the mean."
+        )
+    if view.gradient is not None:
+        maps["what spoke for its answer"] = view.gradient
+        caption += " On the right only the attention that raised the score of the answer counts."
+    yield "attention", figures.rollout_figure(view.pixels, maps), caption
+    if view.heads:
+        shown = _some(view.heads)
+        caption = (
+            "Each column is a layer of the model, each row a head, which looks at the picture in a way of its own."
+            " Yellow is what it looked at most on the way to the answer; colours are scaled for each by itself."
+        )
+        if len(shown) < len(view.heads):
+            caption += f" {len(shown)} of {len(view.heads)} layers are shown."
+        yield "heads", figures.heads_figure(view.pixels, shown), caption
+
+
+def model_figures(findings: Findings) -> Iterator[tuple[str, str, Figure, str]]:
+    """The title, the name, the figure and the caption of each figure of the model as a whole."""
+    rows, columns = findings.grid
+    if findings.distance:
+        equal = patch_distances(findings.grid, findings.patch).mean().item()
+        yield (
+            "How far it looks",
+            "distance",
+            figures.distance_figure(findings.distance, equal),
+            "Each dot is a head: low ones look at nearby patches, as through a magnifying glass, high ones across"
+            " the whole picture. In a well trained model the first layers have both kinds, and the last ones look far.",
+        )
+    if findings.entropy:
+        tokens = rows * columns + findings.num_prefix
+        whole = all(heads.max() <= math.log2(tokens) + 1e-3 for heads in findings.entropy.values())
+        yield (
+            "How many places it looks at",
+            "entropy",
+            figures.entropy_figure(findings.entropy, math.log2(tokens) if whole else None),
+            "Each dot is a head: at 0 it looks at a single place, and each step of one bit is twice as many places."
+            " Heads at the dashed line look everywhere alike, and so choose nothing.",
+        )
+    if findings.similarity is not None:
+        yield (
+            "How the layers resemble each other",
+            "similarity",
+            figures.similarity_figure(findings.similarity),
+            "Yellow squares are pairs of layers that hold much the same about a picture's patches; between the layers"
+            " of a dark one the model changed what it holds.",
+        )
+    if findings.other_similarity is not None:
+        yield (
+            f"How it resembles {findings.other}",
+            "similarity-other",
+            figures.similarity_figure(findings.other_similarity, findings.other),
+            f"The layers of this model, upwards, beside those of {findings.other}, across: yellow where both hold much"
+            " the same about the same places of the same pictures.",
+        )
+    if findings.filters is not None:
+        share = float(findings.filters.explained.sum())
+        yield (
+            "What it sees in a patch first",
+            "filters",
+            figures.filters_figure(as_pixels(findings.filters.pictures).numpy()),
+            f"The {len(findings.filters.explained)} strongest patterns that the model compares every patch with"
+            f" ({share:.0%} of what its first step tells apart). In a trained model they are smooth: colours, edges,"
+            " stripes. Noise means that it has learned little.",
+        )
+    if findings.positions is not None:
+        yield (
+            "How it tells places apart",
+            "positions",
+            figures.positions_figure(findings.positions),
+            f"One small square for each of the {columns} x {rows} places of a patch: yellow are the places that are"
+            " like it to the model. After training, near places are alike, and often those of one row or one column.",
+        )
+
+
+def _some(heads: dict[int, Array]) -> dict[int, Array]:
+    """At most so many layers, evenly chosen, the first and the last among them."""
+    layers = list(heads)
+    places = np.linspace(0, len(layers) - 1, min(len(layers), MOST_LAYERS)).round().astype(int)
+    return {layers[place]: heads[layers[place]] for place in places}
+
+
+def _plain(values: Array | None) -> Any:
+    """Nested lists of six digits; null for what is not a number."""
+    if values is None:
+        return None
+    if values.ndim:
+        return [_plain(value) for value in values]
+    return float(f"{values:.6g}") if np.isfinite(values) else None
+
+
+def _write_text(path: Path, text: str) -> None:
+    with atomic_file(path) as partial:
+        partial.write_text(text, encoding="utf-8", errors="backslashreplace")  # a file's name may not be UTF-8

@@ -1,0 +1,177 @@
+"""The plain ResNet of bottlenecks and batch norms (arXiv 1512.03385) that attention was first added to.
+
+Non-local networks put blocks between its units; stand-alone self-attention replaces the units' convolution of 3 x 3.
+Here is what the two share. A unit that halves the map does so in its 3 x 3 part, as every public version does today.
+"""
+
+from abc import abstractmethod
+from dataclasses import dataclass
+from typing import ClassVar, final
+
+import torch.nn.functional as F
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from vitlab.core.errors import ConfigError
+from vitlab.core.preprocess import Preprocess
+from vitlab.models.contract import Model, Taps, Tokens
+from vitlab.models.resnet import to_map, to_tokens
+from vitlab.models.stages import channels_last, normed, recomputed
+
+
+@dataclass(frozen=True, kw_only=True)
+class BottleneckConfig:
+    """Sizes; the defaults are ResNet-50's."""
+
+    image_size: tuple[int, int] = (224, 224)  # height, width; the network takes any
+    layers: tuple[int, ...] = (3, 4, 6, 3)  # units a stage; the map's sides are halved before each but the first
+    width: int = 64  # of the stem
+    channels: int = 3
+    num_classes: int = 1000  # 0: no head
+    checkpoint_blocks: bool = False  # recompute each unit in the backward pass
+
+    def __post_init__(self) -> None:
+        for name in ("width", "channels"):
+            if getattr(self, name) < 1:
+                raise ConfigError(f"{name} must be at least 1, not {getattr(self, name)}.")
+        if not self.layers or any(count < 1 for count in self.layers):
+            raise ConfigError(f"layers must name a stage or more, each of a unit or more: {self.layers}.")
+        if min(self.image_size) < 1:
+            raise ConfigError(f"The image size must be positive, not {self.image_size}.")
+        if self.num_classes < 0:
+            raise ConfigError(f"num_classes must not be negative: {self.num_classes}.")
+
+    @property
+    def units(self) -> list["UnitSpec"]:
+        """All units of all stages in a row."""
+        specs, inputs = [], self.width
+        for stage, count in enumerate(self.layers, 1):
+            inner = self.width * 2 ** (stage - 1)
+            for unit in range(1, count + 1):
+                specs.append(UnitSpec(stage, unit, inputs, inner, 2 if unit == 1 and stage > 1 else 1))
+                inputs = 4 * inner
+        return specs
+
+
+@dataclass(frozen=True)
+class UnitSpec:
+    """A unit's place, stage and number in it from 1, and its sizes."""
+
+    stage: int
+    unit: int
+    inputs: int
+    inner: int
+    stride: int
+
+    @property
+    def outputs(self) -> int:
+        return 4 * self.inner
+
+
+@final
+class Bottleneck(nn.Module):
+    """1 x 1, something that looks around (a convolution of 3 x 3), and 1 x 1, beside a shortcut."""
+
+    def __init__(self, spec: UnitSpec, spatial: nn.Module | None = None) -> None:
+        super().__init__()
+        inputs, inner, outputs, stride = spec.inputs, spec.inner, spec.outputs, spec.stride
+        projects = inputs != outputs or stride > 1
+        self.conv1 = nn.Conv2d(inputs, inner, 1, bias=False)
+        self.norm1 = nn.BatchNorm2d(inner)
+        self.spatial = spatial or nn.Conv2d(inner, inner, 3, stride, 1, bias=False)
+        self.norm2 = nn.BatchNorm2d(inner)
+        self.conv3 = nn.Conv2d(inner, outputs, 1, bias=False)
+        self.norm3 = nn.BatchNorm2d(outputs)
+        self.conv_proj = nn.Conv2d(inputs, outputs, 1, stride, bias=False) if projects else None
+        self.norm_proj = nn.BatchNorm2d(outputs) if projects else None
+
+    def forward(self, x: Float[Tensor, "b i h w"]) -> Float[Tensor, "b o y x"]:
+        shortcut = x
+        if self.conv_proj is not None and self.norm_proj is not None:
+            shortcut = normed(self.conv_proj, self.norm_proj, x)
+        y = F.relu(normed(self.conv1, self.norm1, x), inplace=True)
+        if isinstance(self.spatial, nn.Conv2d):
+            y = F.relu(normed(self.spatial, self.norm2, y), inplace=True)
+        else:
+            y = F.relu(self.norm2(self.spatial(y)), inplace=True)
+        return F.relu(normed(self.conv3, self.norm3, y).add_(shortcut), inplace=True)
+
+
+class BottleneckNet(Model):
+    """A stem, units in stages, the mean over places, a linear classifier; a subclass says what a unit is."""
+
+    takes_subsets: ClassVar[bool] = False  # a convolution needs the whole map
+
+    config: BottleneckConfig
+
+    def __init__(self, config: BottleneckConfig, preprocess: Preprocess | None = None) -> None:
+        super().__init__(config, preprocess)
+        self.conv = nn.Conv2d(config.channels, config.width, 7, 2, 3, bias=False)
+        self.norm = nn.BatchNorm2d(config.width)
+        self.units = nn.ModuleList(self.build_unit(spec) for spec in config.units)
+        self.head = nn.Linear(self.num_features, config.num_classes) if config.num_classes else nn.Identity()
+
+    @abstractmethod
+    def build_unit(self, spec: UnitSpec) -> nn.Module:
+        """The unit of that place and those sizes, from map to map."""
+
+    @property
+    def num_features(self) -> int:
+        return self.config.units[-1].outputs
+
+    @property
+    def num_layers(self) -> int:
+        return len(self.units)
+
+    def layer_of(self, name: str) -> int:
+        if name.startswith("units."):
+            return int(name.split(".")[1]) + 1
+        return self.num_layers + 1 if name.startswith("head.") else 0
+
+    def _stem(self, images: Float[Tensor, "b c h w"]) -> Float[Tensor, "b d y x"]:
+        x = normed(self.conv, self.norm, channels_last(images, self.config.channels))
+        return F.max_pool2d(F.relu(x, inplace=True), 3, 2, 1)
+
+    def _unit(self, unit: nn.Module, x: Tensor) -> Tensor:
+        return recomputed(unit, x) if self.config.checkpoint_blocks and self.training else unit(x)
+
+    def embed(self, images: Float[Tensor, "b c h w"]) -> Tokens:
+        return _tokens(self._stem(images))
+
+    def encode(self, tokens: Tokens) -> Tokens:
+        assert tokens.present is None, "a convolution needs the whole map"
+        x = to_map(tokens.values, tokens.grid)
+        for unit in self.units:
+            x = self._unit(unit, x)
+        return _tokens(x)
+
+    def pool(self, tokens: Tokens) -> Float[Tensor, "b d"]:
+        return tokens.values.mean(dim=1)
+
+    def features(self, images: Float[Tensor, "b c h w"]) -> list[Tokens]:
+        x = self._stem(images)
+        layers = [_tokens(x)]
+        for unit in self.units:
+            x = self._unit(unit, x)
+            layers.append(_tokens(x))
+        return layers
+
+    @property
+    def taps(self) -> Taps:
+        return Taps(filters=lambda: self.conv.weight)
+
+    def initialize(self) -> None:
+        """He-normal filters by their outputs, norms at one, a unit's last norm at zero; the head is zero."""
+        for module in reversed(list(self.modules())):  # children first, so that their parents have the last word
+            if isinstance(module, nn.Conv2d):
+                nn.init.kaiming_normal_(module.weight, mode="fan_out", nonlinearity="relu")
+            elif isinstance(module, nn.BatchNorm2d):
+                module.reset_parameters()  # its running statistics too
+            elif isinstance(module, Bottleneck):
+                nn.init.zeros_(module.norm3.weight)
+        for parameter in self.head.parameters():
+            nn.init.zeros_(parameter)
+
+
+def _tokens(x: Float[Tensor, "b d h w"]) -> Tokens:
+    return Tokens(values=to_tokens(x), grid=(x.shape[-2], x.shape[-1]))

@@ -1,0 +1,85 @@
+"""DeiT (arXiv 2012.12877): ViTs from ImageNet alone, by strong augmentation and a teacher.
+
+RandAugment 9/.5, mixup .8, cutmix 1, erasing .25, repeated augmentation, label smoothing .1, stochastic depth .1, AdamW
+at 5e-4 for each 512 images, weight decay .05, cosine over 300 epochs to 1e-5 after 5 of warm-up, as the paper's table
+of hyper-parameters and the authors' code have it. The distilled ones add their ConvNet RegNetY-16GF as a teacher.
+"""
+
+from collections.abc import Callable
+
+from vitlab.data.augmentation import Augmentation
+from vitlab.training.optimisers import Optimiser
+from vitlab.training.recipe import DataChoice, Loss, ModelChoice, Recipe, Teacher
+from vitlab.training.schedules import Schedule
+
+TEACHER = "timm:regnety_160.deit_in1k"  # the authors' teacher, 82.9%
+HARD = Teacher(source=TEACHER, kind="hard", alpha=0.5)
+SOFT = Teacher(source=TEACHER, kind="soft", alpha=0.1, tau=3.0)
+BATCH = 1024
+AUGMENTATION = Augmentation(
+    crop="paper",
+    crop_area=(0.08, 1.0),
+    policy="randaugment",
+    num_ops=2,
+    magnitude=9.0,
+    magnitude_std=0.5,
+    op_prob=0.5,
+    erase=0.25,
+    mixup=0.8,
+    cutmix=1.0,
+)
+
+
+def deit_recipe(
+    name: str,
+    model: str,
+    *,
+    teacher: Teacher,
+    data: str = "imagenet",
+    epochs: int = 300,
+    batch_size: int = BATCH,
+    set: tuple[str, ...] = (),
+) -> Recipe:
+    """The paper's training for any model and data; the rate follows the batch."""
+    rate = 5e-4 * batch_size / 512
+    return Recipe(
+        name=name,
+        model=ModelChoice(source=model, drop_path=0.1, set=set),
+        data=DataChoice(source=data, val_fraction=0.01, repeats=3),
+        augmentation=AUGMENTATION,
+        loss=Loss(label_smoothing=0.1),
+        teacher=teacher,
+        optimiser=Optimiser(rate=rate, weight_decay=0.05),
+        schedule=Schedule(kind="cosine", total=f"{epochs} epochs", warmup="5 epochs", end=1e-5 / rate),
+        batch_size=batch_size,
+        compile=True,
+        keep="last",
+    )
+
+
+def _recipe(name: str, model: str, teacher: Teacher, score: str, set: tuple[str, ...] = ()) -> Callable[[], Recipe]:
+    def build() -> Recipe:
+        return deit_recipe(name, model, teacher=teacher, set=set)
+
+    how = "without a teacher" if teacher.source is None else f"with {teacher.kind} labels of a teacher"
+    build.__doc__ = f"""{model} from scratch by DeiT (arXiv 2012.12877), {how}.
+
+    Command: torchrun --nproc-per-node 8 -m vitlab train {name} --data.source PATH
+    Hardware and time: not run here; the authors report under three days on one machine of four or eight GPUs.
+    Score: none seen here; the authors report {score}.
+    """
+    return build
+
+
+PLAIN = ("gelu=exact",)
+RECIPES: dict[str, Callable[[], Recipe]] = {
+    "deit-ti16-imagenet": _recipe("deit-ti16-imagenet", "vit-ti16-224", Teacher(), "72.2%", PLAIN),
+    "deit-s16-imagenet": _recipe("deit-s16-imagenet", "vit-s16-224", Teacher(), "79.8%", PLAIN),
+    "deit-b16-imagenet": _recipe("deit-b16-imagenet", "vit-b16-224", Teacher(), "81.8%", PLAIN),
+    "deit-ti16-imagenet-distilled": _recipe("deit-ti16-imagenet-distilled", "deit-ti16-224", HARD, "74.5%"),
+    "deit-s16-imagenet-distilled": _recipe("deit-s16-imagenet-distilled", "deit-s16-224", HARD, "81.2%"),
+    "deit-b16-imagenet-distilled": _recipe("deit-b16-imagenet-distilled", "deit-b16-224", HARD, "83.4%"),
+    "deit-b16-imagenet-soft": _recipe(
+        "deit-b16-imagenet-soft", "vit-b16-224", SOFT, "81.8% for soft distillation without the token", PLAIN
+    ),
+}

@@ -1,0 +1,58 @@
+"""How a run learned: loss, accuracy and learning rate from what it logged."""
+
+from collections.abc import Sequence
+
+from vitlab.reporting.charts import Curve, Form, Point, line_chart
+from vitlab.reporting.facts import Facts
+from vitlab.reporting.glossary import term
+from vitlab.reporting.markup import Html, tag
+from vitlab.reporting.words import number, percent
+
+
+def curves(facts: Facts) -> list[Html]:
+    """The charts, and what to look for in them."""
+    epoch = facts.epoch_steps
+    across = "passes over the training pictures" if epoch else "steps"
+
+    def points(name: str) -> list[Point]:
+        return [(step / (epoch or 1), value) for step, value in facts.record.series(name)]
+
+    charts: list[Html] = []
+    right = "Labels right" if facts.by_label else "Accuracy"
+    for title, name, form in (
+        ("Loss: lower is better", "loss", number),
+        (f"{right}: higher is better", "accuracy", _percent),
+    ):
+        found = [
+            Curve("on training pictures", "b", points(name)),
+            Curve("on validation pictures", "a", points(f"val {name}"), dots=True),
+        ]
+        best = max(found[1].points, key=lambda point: point[1], default=None) if name == "accuracy" else None
+        if drawn := [curve for curve in found if curve.points]:
+            charts.append(_chart(title, drawn, across, form, best))
+    if rates := points("rate"):
+        charts.append(_chart("Learning rate", [Curve("learning rate", "c", rates, end=False)], across, number, None))
+    if not charts:
+        return [tag("p", "Nothing was logged yet.")]
+    words = [
+        *("Each ", term("step"), " changes the model a little so that the ", term("loss"), " falls."),
+        " The line that matters is the one on pictures that it does not learn from.",
+    ]
+    if facts.varied:
+        words.append(
+            " Training pictures were varied or blended on purpose, which makes them harder: that the line on them is"
+            " the worse one is as it should be."
+        )
+    return [tag("p", *words), tag("div", *charts, class_="charts")]
+
+
+def _chart(title: str, found: Sequence[Curve], across: str, form: Form, best: Point | None) -> Html:
+    key = tag("ul", *(tag("li", curve.name, class_=curve.style) for curve in found), class_="key")
+    courses = [f"{curve.name}: from {form(curve.points[0][1])} to {form(curve.points[-1][1])}." for curve in found]
+    drawn = line_chart(found, label=f"{title}. {' '.join(courses)}", x_label=across, form=form, mark=best)
+    caption = tag("figcaption", f"Best on validation pictures: {percent(best[1])}, in the ring.") if best else None
+    return tag("figure", tag("h3", title), key if len(found) > 1 else None, drawn, caption)
+
+
+def _percent(value: float) -> str:
+    return f"{100 * value:.3g}%"

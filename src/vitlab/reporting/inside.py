@@ -1,0 +1,50 @@
+"""The figures of inspect for a run's model: where it looked in a few pictures, how far, filters and positions."""
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+
+from matplotlib.figure import Figure
+from PIL import Image
+
+from vitlab.inspection.document import Panel
+from vitlab.inspection.drawing import draw_svg, inline_svg
+from vitlab.inspection.examine import examine
+from vitlab.inspection.write import model_figures, view_figures
+from vitlab.models.contract import Model
+
+SECTIONS = ("distance", "filters", "positions")  # of what inspect draws of a whole model
+
+
+@dataclass(frozen=True)
+class Inside:
+    """Figures of a few pictures, then of the model with a title each; and sentences on what it does not have."""
+
+    looked: tuple[Panel, ...] = ()
+    sections: tuple[tuple[str, Panel], ...] = ()
+    missing: tuple[str, ...] = ()
+    num_images: int = 0
+
+
+def look_inside(
+    model: Model,
+    shown: Sequence[tuple[str, Image.Image]],
+    pictures: Iterable[Image.Image],
+    seen: Callable[[int], None] | None = None,
+) -> Inside:
+    """Maps of the pictures `shown`, whose captions come with them, and averages over `pictures`."""
+    findings = examine(model, "the model", shown, pictures, seen=seen)
+    looked = [
+        _panel(figure, view.name)
+        for view in findings.views
+        if view.rollout is not None
+        for name, figure, _ in view_figures(view)
+        if name == "attention"
+    ]
+    sections = [
+        (title, _panel(figure, caption)) for title, name, figure, caption in model_figures(findings) if name in SECTIONS
+    ]
+    return Inside(tuple(looked), tuple(sections), findings.missing, findings.num_images)
+
+
+def _panel(figure: Figure, caption: str) -> Panel:
+    return Panel(inline_svg(draw_svg(figure), caption), caption)

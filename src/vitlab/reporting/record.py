@@ -1,0 +1,127 @@
+"""A run's folder as it stands: what was asked for, what was logged, and how far it is."""
+
+import fcntl
+import json
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal, TypeAlias
+
+from vitlab.core.errors import Error
+from vitlab.core.record import read_json
+
+State: TypeAlias = Literal["done", "early", "under way", "unfinished"]
+Line: TypeAlias = Mapping[str, Any]
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunRecord:
+    """What the files of a run tell; those that a killed run did not write yet are empty."""
+
+    folder: Path
+    recipe: Mapping[str, Any]
+    environment: Mapping[str, Any]
+    data: Mapping[str, Any]
+    lines: tuple[Line, ...]  # of metrics.jsonl
+    result: Mapping[str, Any]  # empty until the run has ended
+    state: State
+
+    @property
+    def step(self) -> int:
+        """How many steps were made, as far as anything was logged."""
+        return int(self.result.get("step") or max((line["step"] for line in self.lines), default=0))
+
+    @property
+    def classes(self) -> tuple[str, ...]:
+        return tuple(str(name) for name in self.data.get("classes", ()))
+
+    @property
+    def command(self) -> list[str]:
+        """The words of the command that started the run."""
+        return [str(word) for word in self.environment.get("command", ())]
+
+    @property
+    def device(self) -> str:
+        """What the run computed on, in words."""
+        gpus = [str(name) for name in self.environment.get("gpus", ())]
+        told = f"{' '.join(self.command)} ".replace("=", " ")
+        if gpus and "--device cpu " not in told:
+            processes = int(self.environment.get("processes", 1))
+            return gpus[0] if processes == 1 else f"{processes} x {gpus[0]}"
+        threads = int(self.environment.get("threads") or 0)
+        return f"CPU, {threads} thread{'s' * (threads != 1)}" if threads else "not recorded"
+
+    def field(self, path: str, default: Any = None) -> Any:
+        """A field of the recipe, as 'data.source'."""
+        value: Any = self.recipe
+        for name in path.split("."):
+            if not isinstance(value, Mapping) or name not in value:
+                return default
+            value = value[name]
+        return value
+
+    def series(self, name: str) -> list[tuple[int, float]]:
+        """What was logged under a name, by step; what was not finite is left out."""
+        return [
+            (line["step"], float(line[name]))
+            for line in self.lines
+            if isinstance(line.get(name), int | float) and math.isfinite(line[name])
+        ]
+
+
+def read_run(folder: Path) -> RunRecord:
+    """The record of a run that has ended, goes on, or was killed at any instant."""
+    if not folder.is_dir():
+        raise Error(f"There is no folder {folder}: give the folder of a run.")
+    if not (folder / "recipe.json").is_file():
+        raise Error(f"{folder} is not a run's folder: recipe.json is missing.")
+    result = _optional(folder / "result.json")
+    return RunRecord(
+        folder=folder,
+        recipe=read_json(folder / "recipe.json"),
+        environment=_optional(folder / "environment.json"),
+        data=_optional(folder / "data.json"),
+        lines=_lines(folder / "metrics.jsonl"),
+        result=result,
+        state=_state(folder, result),
+    )
+
+
+def _state(folder: Path, result: Mapping[str, Any]) -> State:
+    if _held(folder / ".lock"):
+        return "under way"
+    if not result:
+        return "unfinished"
+    return "early" if result.get("reason") == "early" else "done"
+
+
+def _held(lock: Path) -> bool:
+    """Whether a process trains in the folder: it holds the lock as long as it lives."""
+    try:
+        with lock.open("r") as handle:
+            fcntl.flock(handle, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    except OSError:
+        return False
+    return False
+
+
+def _optional(path: Path) -> dict[str, Any]:
+    return read_json(path) if path.exists() else {}
+
+
+def _lines(path: Path) -> tuple[Line, ...]:
+    """The whole lines of a log; one that is being written, or that a crash cut short, is left out."""
+    if not path.exists():
+        return ()
+    found: list[Line] = []
+    for text in path.read_text(encoding="utf-8", errors="replace").splitlines():
+        try:
+            line = json.loads(text)
+        except ValueError:
+            continue
+        if isinstance(line, dict) and isinstance(line.get("step"), int):
+            found.append(line)
+    return tuple(found)

@@ -1,0 +1,168 @@
+"""The sections of a report about the run: its numbers, its cost, how it was made, what comes next."""
+
+import json
+import statistics
+from collections.abc import Sequence
+
+from vitlab.evaluation.cost import Spent, exaflops
+from vitlab.reporting.advice import Note
+from vitlab.reporting.facts import Facts
+from vitlab.reporting.glossary import GLOSSARY, anchor, term
+from vitlab.reporting.markup import Html, join, tag
+from vitlab.reporting.measure import Number
+from vitlab.reporting.record import RunRecord
+from vitlab.reporting.words import command, duration, flops, millions, number, percent
+
+ROWS = {  # a measured number: the term that explains it, and its name in the table
+    "accuracy": ("accuracy", "accuracy: right answers"),
+    "top-5": ("top-5", "right answer among the first five"),
+    "balanced accuracy": ("balanced accuracy", "balanced accuracy"),
+    "mAP": ("mAP", "mean average precision (mAP)"),
+    "all labels right": ("all labels right", "all labels right"),
+    "calibration error": ("calibration error", "calibration error"),
+    "log loss": ("log loss", "log loss"),
+}
+
+
+def numbers(facts: Facts) -> list[Html]:
+    """Every measured number with its interval."""
+    measured = facts.measured
+    assert measured is not None
+    where = term(f"{'test' if measured.part == 'test' else 'validation'} pictures")
+    amount = f"all {measured.of:,} " if measured.whole else f"{measured.num:,} of the {measured.of:,} "
+    intro = ["Measured for this report on ", amount, where, "."]
+    if not measured.whole:
+        intro.append(" They were chosen evenly; more are looked at with --images.")
+    head = tag(
+        "tr",
+        tag("th", "measure", scope="col"),
+        tag("th", "value", scope="col", class_="amount"),
+        tag("th", term("95% interval"), scope="col", class_="amount"),
+    )
+    rows = [
+        tag(
+            "tr",
+            tag("th", _named(name), scope="row"),
+            tag("td", _value(found), class_="amount"),
+            tag("td", _interval(found) or "not known", class_="amount"),
+        )
+        for name, found in measured.numbers.items()
+    ]
+    parts = [tag("p", *intro), tag("table", tag("thead", head), tag("tbody", *rows), class_="plain")]
+    if measured.guess is not None:
+        words = f"right {percent(measured.guess)} of the time at best."
+        parts.append(tag("p", f"For comparison: one and the same answer for all would be {words}", class_="faint"))
+    best = facts.headline
+    if best is not None and best.count > measured.num:
+        words = f"{percent(best.number.value)} on all {best.count:,} when it ended."
+        parts.append(tag("p", f"The run itself measured {words}", class_="faint"))
+    return parts
+
+
+def cost(facts: Facts) -> list[Html]:
+    """Time, speed, arithmetic and device."""
+    spent, record = facts.spent, facts.record
+    rows: list[tuple[str, str]] = []
+    if spent is not None and spent.images:
+        rows.append(("time", duration(spent.seconds)))
+        rows.append(("pictures looked at, repeats included", f"{spent.images:,}"))
+        if facts.epoch_steps:
+            passes = term("epoch", "passes over the training pictures (epochs)")
+            rows.append((passes, number(record.step / facts.epoch_steps)))
+    speeds = [speed for _, speed in record.series("images a second")]
+    if speeds:
+        rows.append(("speed in training", f"{statistics.median(speeds):,.0f} pictures a second"))
+    rows.append(("device", record.device))
+    if facts.model_cost is not None:
+        rows.append((term("parameters", "size of the model (parameters)"), millions(facts.model_cost["parameters"])))
+        rows.append((term("FLOPs", "arithmetic for one picture"), flops(facts.model_cost["flops"])))
+        if spent is not None and spent.images:
+            rows.append((term("FLOPs", "arithmetic of the training"), _arithmetic(facts.model_cost["flops"], spent)))
+    return [_table(rows)]
+
+
+def how(facts: Facts) -> list[Html]:
+    """The command, the environment and the recipe, to do it again."""
+    record = facts.record
+    parts: list[Html] = []
+    if record.command:
+        parts += [tag("p", "The exact command:"), tag("pre", command(*record.command))]
+        if (processes := record.environment.get("processes", 1)) != 1:
+            parts.append(tag("p", f"It was started on {processes} processes (torchrun)."))
+    if told := _environment(record):
+        parts.append(tag("details", tag("summary", "The environment"), _table(told), class_="printed"))
+    recipe = json.dumps(record.recipe, indent=2, ensure_ascii=False)
+    parts.append(tag("details", tag("summary", "The complete recipe"), tag("pre", recipe)))
+    if facts.notes:
+        lines = [tag("li", line) for line in facts.notes]
+        parts.append(tag("details", tag("summary", "How the data was understood"), tag("ul", *lines)))
+    return parts
+
+
+def noted(found: Sequence[Note]) -> Html:
+    """What stands out, a box each."""
+    return tag(
+        "ul",
+        *(tag("li", note.text, None if note.command is None else tag("pre", note.command)) for note in found),
+        class_="notes",
+    )
+
+
+def steps(found: Sequence[Note]) -> Html:
+    """What to do next, a command each."""
+    parts: list[Html] = []
+    for note in found:
+        parts += [tag("dt", note.text), tag("dd", tag("pre", note.command or ""))]
+    return tag("dl", *parts, class_="steps")
+
+
+def glossary() -> Html:
+    """All terms."""
+    parts: list[Html] = []
+    for name, words in GLOSSARY.items():
+        parts += [tag("dt", name, id=anchor(name)), tag("dd", words)]
+    words = f"{len(GLOSSARY)} terms, each in a sentence"
+    return tag("details", tag("summary", words), tag("dl", *parts, class_="terms"), class_="printed")
+
+
+def _named(name: str) -> Html:
+    known, shown = ROWS.get(name, ("top-5", f"right answer among the first {name.removeprefix('top-')}"))
+    return term(known, shown)
+
+
+def _value(found: Number) -> str:
+    return percent(found.value) if found.percent else f"{found.value:.3f}"
+
+
+def _interval(found: Number) -> str | None:
+    if found.low is None or found.high is None:
+        return None
+    return f"{percent(found.low)} to {percent(found.high)}" if found.percent else f"{found.low:.3f} to {found.high:.3f}"
+
+
+def _arithmetic(forward: float, spent: Spent) -> str:
+    whole = exaflops(forward, spent.images)
+    return f"{flops(whole * 1e18)} ({number(whole)} exaFLOPs)"
+
+
+def _table(rows: Sequence[tuple[str, str]]) -> Html:
+    lines = [tag("tr", tag("th", name, scope="row"), tag("td", value)) for name, value in rows]
+    return tag("table", tag("tbody", *lines), class_="plain")
+
+
+def _environment(record: RunRecord) -> list[tuple[str, str]]:
+    told: list[tuple[str, str]] = []
+    for name, value in record.environment.items():
+        if name == "command" or value in (None, [], {}):
+            continue
+        if isinstance(value, dict):
+            value = ", ".join(f"{key} {version}" for key, version in value.items() if version)
+        elif isinstance(value, list):
+            value = ", ".join(str(item) for item in value)
+        told.append((name, str(value)))
+    return told
+
+
+def section(title: str, name: str, parts: Sequence[str]) -> Html:
+    """A section with its heading, to which the contents lead."""
+    return tag("section", tag("h2", title, id=name), join(list(parts), "\n"), aria_labelledby=name)

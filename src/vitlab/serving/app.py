@@ -1,0 +1,52 @@
+"""The ASGI application: the routes of a service behind the gate."""
+
+import json
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import BaseRoute, Route, Router
+from starlette.types import ASGIApp
+
+from vitlab.serving.engine import Engine
+from vitlab.serving.gate import Gate
+from vitlab.serving.openapi import document
+from vitlab.serving.service import Service, Settings
+from vitlab.serving.static import page_routes
+
+
+def make_app(engine: Engine, settings: Settings) -> ASGIApp:
+    """An application for any ASGI server; `vitlab.serving.server` adds what only the server can hold."""
+    service = Service(engine, settings)
+    described = json.dumps(document(engine, settings.limits, guarded=settings.token is not None)).encode()
+
+    async def openapi(_: Request) -> Response:
+        return Response(described, media_type="application/json")
+
+    routes: list[Route] = [
+        Route("/v1/predict", service.predict, methods=["POST"]),
+        Route("/v1/embed", service.embed, methods=["POST"]),
+        Route("/v1/attention", service.attention, methods=["POST"]),
+        Route("/v1/tokens", service.tokens, methods=["POST"]),
+        Route("/v1/model", service.model),
+        Route("/v1/learned", service.learned),
+        Route("/healthz", service.healthz),
+        Route("/readyz", service.readyz),
+        Route("/metrics", service.metrics),
+        Route("/openapi.json", openapi),
+        *page_routes(),
+    ]
+    service.know(frozenset(route.path for route in routes))
+
+    @asynccontextmanager
+    async def lifespan(_: object) -> AsyncIterator[None]:
+        await service.start()
+        try:
+            yield
+        finally:
+            await service.stop()
+
+    listed: list[BaseRoute] = [*routes]
+    router = Router(listed, redirect_slashes=False, lifespan=lifespan)
+    return Gate(router, settings.limits, settings.token, settings.hosts, service.count)

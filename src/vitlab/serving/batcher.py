@@ -1,0 +1,194 @@
+"""Dynamic batching: single requests become batches for a model that runs in one thread.
+
+A batch goes when it is full, when its oldest item has waited `max_wait`, or, with the model idle, as soon as nothing
+else is on its way: whoever asks announces items first (`reserve`), decodes them, and then hands them over, so it is
+known whether waiting can gain anything. Under load the queue fills while the model runs: batches grow by themselves.
+"""
+
+import asyncio
+import math
+from collections import deque
+from collections.abc import Callable, Hashable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from typing import Generic, TypeVar, final
+
+Item = TypeVar("Item")
+Answer = TypeVar("Answer")
+
+
+class Full(Exception):  # noqa: N818  not a fault: the caller is told when to come back
+    """The queue has no room; `retry_after` is how many seconds it will take to work it off."""
+
+    def __init__(self, retry_after: int) -> None:
+        super().__init__(f"The queue is full; try again in {retry_after} s.")
+        self.retry_after = retry_after
+
+
+@dataclass(eq=False)
+class _Job(Generic[Item, Answer]):
+    kind: Hashable
+    item: Item
+    since: float
+    answer: asyncio.Future[Answer]
+
+
+@final
+@dataclass(eq=False)
+class Places:
+    """Room in the queue for items that are on their way; a context manager that gives back what was not used."""
+
+    left: int
+    give_back: Callable[[int], None] = field(repr=False)
+
+    def __enter__(self) -> "Places":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        left, self.left = self.left, 0
+        if left:
+            self.give_back(left)
+
+    def take(self) -> None:
+        assert self.left > 0, "more items were handed over than were announced"
+        self.left -= 1
+        self.give_back(1)
+
+
+@final
+class Batcher(Generic[Item, Answer]):
+    """Collects items of one kind into batches for `run(kind, items) -> answers`, which is called in a thread.
+
+    An answer that is an exception is raised for its item alone; what `run` raises, for the whole batch. `largest` says
+    how many items of a kind may go together, at most `max_batch`; `watch(kind, size, seconds)` is told of every batch.
+    All methods belong to the event loop's thread.
+    """
+
+    def __init__(
+        self,
+        run: Callable[[Hashable, Sequence[Item]], Sequence[Answer | Exception]],
+        *,
+        max_batch: int,
+        max_wait: float,
+        bound: int,
+        largest: Callable[[Hashable], int] | None = None,
+        watch: Callable[[Hashable, int, float], None] | None = None,
+    ) -> None:
+        assert max_batch >= 1, max_batch
+        assert max_wait >= 0, max_wait
+        self.run, self.max_batch, self.max_wait, self.bound = run, max_batch, max_wait, bound
+        self.largest = largest or (lambda _: max_batch)
+        self.watch = watch
+        self.seconds_an_item = 0.0  # a moving average, for Retry-After
+        self._coming = 0  # announced and not yet handed over
+        self._waiting: deque[_Job[Item, Answer]] = deque()
+        self._busy = False
+        self._closed = False
+        self._timer: asyncio.Handle | None = None
+        self._due = 0.0  # when it rings; uvloop's handle of a moment that is already past does not know
+        self._idle = asyncio.Event()
+        self._idle.set()
+        self.thread = ThreadPoolExecutor(1, thread_name_prefix="vitlab-model")
+
+    @property
+    def depth(self) -> int:
+        """Items on their way or waiting, those in the model not counted."""
+        return self._coming + len(self._waiting)
+
+    @property
+    def retry_after(self) -> int:
+        """In how many whole seconds what is here now will have been worked off."""
+        return max(1, math.ceil(self.depth * self.seconds_an_item))
+
+    def reserve(self, num: int) -> Places:
+        """Announce `num` items, or raise `Full`."""
+        if self.depth + num > self.bound:
+            raise Full(self.retry_after)
+        self._coming += num
+        return Places(num, self._give_back)
+
+    async def submit(self, kind: Hashable, item: Item, places: Places) -> Answer:
+        """The item's answer, or what `run` raised; an item whose caller was cancelled is left out."""
+        loop = asyncio.get_running_loop()
+        job = _Job[Item, Answer](kind, item, loop.time(), loop.create_future())
+        self._waiting.append(job)  # before its place is given back, so that it is seen by whoever looks
+        places.take()
+        self._consider()
+        try:
+            return await job.answer
+        except asyncio.CancelledError:
+            if job in self._waiting:
+                self._waiting.remove(job)
+            raise
+
+    async def close(self) -> None:
+        """Finish what was handed over, then end the thread."""
+        self._closed = True
+        self._consider()
+        await self._idle.wait()
+        self.thread.shutdown()
+
+    def _give_back(self, num: int) -> None:
+        self._coming -= num
+        self._consider()
+
+    def _consider(self) -> None:
+        """Start a batch if the model is free and the moment is right; else see to it that it is asked again."""
+        if self._busy:
+            return
+        if not self._waiting:
+            self._idle.set()
+            return
+        self._idle.clear()
+        loop, oldest = asyncio.get_running_loop(), self._waiting[0]
+        most = min(self.max_batch, self.largest(oldest.kind))
+        ready = sum(job.kind == oldest.kind for job in self._waiting)
+        due = oldest.since + self.max_wait
+        if ready >= most or self._coming == 0 or self._closed or loop.time() >= due:
+            self._start(oldest.kind, most)
+        elif self._timer is None or self._timer.cancelled() or self._due != due:
+            self._stop_timer()
+            self._due, self._timer = due, loop.call_at(due, self._consider)
+
+    def _start(self, kind: Hashable, most: int) -> None:
+        self._stop_timer()
+        batch: list[_Job[Item, Answer]] = []
+        others: deque[_Job[Item, Answer]] = deque()
+        while self._waiting:
+            job = self._waiting.popleft()
+            (batch if job.kind == kind and len(batch) < most else others).append(job)
+        self._waiting = others
+        self._busy = True
+        loop = asyncio.get_running_loop()
+        started = loop.time()
+        future = loop.run_in_executor(self.thread, self.run, kind, [job.item for job in batch])
+        future.add_done_callback(lambda done: self._deliver(done, batch, started))
+
+    def _deliver(
+        self, done: "asyncio.Future[Sequence[Answer | Exception]]", batch: list[_Job[Item, Answer]], started: float
+    ) -> None:
+        kind, seconds = batch[0].kind, asyncio.get_running_loop().time() - started
+        an_item = seconds / len(batch)
+        self.seconds_an_item = 0.8 * self.seconds_an_item + 0.2 * an_item if self.seconds_an_item else an_item
+        self._busy = False
+        self._consider()  # the model goes on before its last answers are written
+        if self.watch is not None:
+            self.watch(kind, len(batch), seconds)
+        error = done.exception()
+        if error is not None:
+            for job in batch:
+                if not job.answer.done():
+                    job.answer.set_exception(error)
+            return
+        for job, answer in zip(batch, done.result(), strict=True):
+            if job.answer.done():
+                continue
+            if isinstance(answer, Exception):
+                job.answer.set_exception(answer)
+            else:
+                job.answer.set_result(answer)
+
+    def _stop_timer(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None

@@ -1,0 +1,225 @@
+"""The model behind the service: batches of pixels in, answers out. Everything here runs in the batcher's one thread."""
+
+from collections.abc import Hashable, Sequence
+from dataclasses import dataclass
+from typing import Literal, TypeAlias, cast, final
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from einops import rearrange
+from jaxtyping import Float
+from torch import Tensor
+
+from vitlab.core.errors import Error
+from vitlab.data.contract import Array
+from vitlab.inspection.capture import misfit, read_by_pool, watching
+from vitlab.inspection.rollout import Rollout
+from vitlab.models.contract import Layout, Model
+from vitlab.serving.refusals import Refusal
+
+Rows: TypeAlias = Literal["output", "all"]
+
+
+@dataclass(frozen=True)
+class Classify:
+    """The most probable classes."""
+
+
+@dataclass(frozen=True)
+class Embed:
+    """The feature vector."""
+
+
+@dataclass(frozen=True)
+class Attend:
+    """Attention: rollout over all layers, or one layer's heads, from the output or from every token.
+
+    Layers and heads count from 0.
+    """
+
+    rollout: bool = True
+    layer: int | None = None
+    head: int | None = None  # None: all
+    rows: Rows = "output"
+
+
+@dataclass(frozen=True)
+class Compare:
+    """How alike the patches' tokens are after a layer; 0 is before the first."""
+
+    layer: int
+
+
+Task: TypeAlias = Classify | Embed | Attend | Compare
+
+
+@dataclass(frozen=True)
+class Classes:
+    """Every class from the most to the least probable; equal ones in the order of their index."""
+
+    indices: Array  # [K]
+    probabilities: Array  # [K]
+
+
+@dataclass(frozen=True)
+class Looks:
+    """Attention as [rows, columns] of the grid from the output, or as [N, N] between all tokens."""
+
+    rollout: Array | None
+    heads: Array | None  # [heads, ...]
+
+
+@dataclass(frozen=True)
+class Alike:
+    """The cosine of each patch's token with every other's, [N, N], and the length of each, [rows, columns]."""
+
+    similarity: Array
+    norms: Array
+
+
+Answer: TypeAlias = Classes | Array | Looks | Alike
+
+
+@final
+class Engine:
+    """A model in evaluation mode on its device, with what the service says of it."""
+
+    def __init__(self, model: Model, name: str) -> None:
+        self.model, self.name = model.eval(), name
+        self.model.requires_grad_(False)
+        self._weight = next(model.parameters())
+        self._batch: Tensor | None = None  # kept: the pages of a new one cost more than the arithmetic
+        self.layout = self._measure()
+        self.grids = self._grids()
+        self.num_classes = int(getattr(model.config, "num_classes", 0))
+        taps = model.taps.attention
+        self.num_layers = len(taps)
+        self.num_heads: tuple[int, ...] = ()
+        self.misfits: dict[int, str] = {}  # layers whose attention is not between the tokens, and why
+        self._read: Tensor | None = None  # which tokens the answer is read from
+        if taps:
+            self._try_attention()
+
+    def largest(self, kind: Hashable) -> int:
+        """How many images go together: attention of one is already the square of its tokens."""
+        return 1 if isinstance(kind, Attend | Compare) else 1 << 30
+
+    def run(self, task: Hashable, pixels: Sequence[Array]) -> Sequence[Answer | Exception]:
+        """The answers to one task for images [H, W, 3]; an exception in the place of one that has none."""
+        with torch.inference_mode():
+            images = self._normalised(pixels)
+            match cast("Task", task):
+                case Classify():
+                    return self._classify(images)
+                case Embed():
+                    return self._embed(images)
+                case Attend() as wanted:
+                    return [self._attend(images[i : i + 1], wanted) for i in range(len(images))]
+                case Compare(layer):
+                    return [self._compare(images[i : i + 1], layer) for i in range(len(images))]
+
+    def warm_up(self) -> None:
+        """One pass before the first request: what is slow only once is over, and damaged weights are found."""
+        blank = np.zeros((*self.model.preprocess.size, 3), np.uint8)
+        (answer,) = self.run(Classify() if self.num_classes else Embed(), [blank])
+        if isinstance(answer, Exception):
+            raise Error("The model's output is not finite: its weights are damaged.")
+
+    def _normalised(self, pixels: Sequence[Array]) -> Float[Tensor, "b 3 h w"]:
+        weight, preprocess = self._weight, self.model.preprocess
+        stacked = rearrange(torch.from_numpy(np.stack(list(pixels))).to(weight.device), "b h w c -> b c h w")
+        if weight.device.type != "cpu":
+            return preprocess.normalise(stacked).to(weight.dtype)
+        if self._batch is None or len(self._batch) < len(stacked):
+            self._batch = torch.empty(stacked.shape, dtype=torch.float32)
+        return preprocess.normalise(stacked, self._batch[: len(stacked)]).to(weight.dtype)
+
+    def _classify(self, images: Float[Tensor, "b 3 h w"]) -> list[Answer | Exception]:
+        probabilities = self.model(images).float().softmax(dim=-1)
+        values, indices = probabilities.sort(dim=-1, descending=True, stable=True)
+        finite = probabilities.isfinite().all(dim=-1).tolist()
+        rows = zip(finite, values.cpu().numpy(), indices.cpu().numpy(), strict=True)
+        return [Classes(index, value) if good else _not_finite() for good, value, index in rows]
+
+    def _embed(self, images: Float[Tensor, "b 3 h w"]) -> list[Answer | Exception]:
+        features = self.model.pool(self.model.encode(self.model.embed(images))).float()
+        finite = features.isfinite().all(dim=-1).tolist()
+        return [row if good else _not_finite() for good, row in zip(finite, features.cpu().numpy(), strict=True)]
+
+    def _attend(self, images: Float[Tensor, "1 3 h w"], task: Attend) -> Answer | Exception:
+        tokens = self.model.embed(images)
+        rollout, seen = Rollout(), list[Tensor]()
+
+        def see(layer: int, attention: Tensor) -> None:
+            if task.rollout:
+                rollout.add(attention)
+            if layer == task.layer:
+                seen.append(attention[0] if task.head is None else attention[0, task.head : task.head + 1])
+
+        layers = None if task.rollout else [] if task.layer is None else [task.layer]
+        with watching(self.model, see, layers):
+            self.model.encode(tokens)
+        read = self._read if task.rows == "output" else None
+        flow = None if rollout.flow is None else _from(rollout.flow, read, self.layout)[0]
+        heads = _from(seen[0], read, self.layout) if seen else None
+        if flow is not None and read is not None:
+            flow = flow / flow.sum()  # shares of the patches alone
+        for values in (flow, heads):
+            if values is not None and not values.isfinite().all():
+                return _not_finite()
+        return Looks(*(None if values is None else values.float().cpu().numpy() for values in (flow, heads)))
+
+    def _compare(self, images: Float[Tensor, "1 3 h w"], layer: int) -> Answer | Exception:
+        tokens = self.model.features(images)[layer]
+        values = tokens.patches[0].float()
+        if not values.isfinite().all():
+            return _not_finite()
+        unit = F.normalize(values, dim=-1)
+        similarity, norms = (unit @ unit.T).clamp(-1, 1), values.norm(dim=-1).unflatten(0, tokens.grid)
+        return Alike(similarity.cpu().numpy(), norms.cpu().numpy())
+
+    def reads(self) -> Literal["prefix", "patches"] | None:
+        """Which tokens the answer is read from; None where that is not known."""
+        if self._read is None:
+            return None
+        return "patches" if self._read[self.layout.num_prefix :].any() else "prefix"
+
+    def _measure(self) -> Layout:
+        blank = np.zeros((*self.model.preprocess.size, 3), np.uint8)
+        with torch.inference_mode():
+            return self.model.embed(self._normalised([blank])).layout
+
+    def _grids(self) -> tuple[tuple[int, int], ...]:
+        """Rows and columns of the tokens that enter the first layer, then of those that leave each."""
+        blank = np.zeros((*self.model.preprocess.size, 3), np.uint8)
+        with torch.inference_mode():
+            return tuple(tokens.grid for tokens in self.model.features(self._normalised([blank])))
+
+    def _try_attention(self) -> None:
+        """How many heads each layer has, what cannot be seen, and where the answer is read."""
+        heads: list[int] = []
+
+        def see(layer: int, attention: Tensor) -> None:
+            heads.append(attention.shape[1])
+            problem = misfit(layer, attention, self.layout, 1)
+            if problem is not None:
+                self.misfits[layer] = problem
+
+        blank = np.zeros((*self.model.preprocess.size, 3), np.uint8)
+        with torch.inference_mode(), watching(self.model, see):
+            encoded = self.model.encode(self.model.embed(self._normalised([blank])))
+        self.num_heads = tuple(heads)
+        if not self.misfits:
+            self._read = read_by_pool(self.model, encoded)
+
+
+def _from(attention: Float[Tensor, "k n n"], read: Tensor | None, layout: Layout) -> Tensor:
+    """All of it, or what the tokens that the answer is read from see of the patches, [k, rows, columns]."""
+    if read is None:
+        return attention
+    return attention[:, read].mean(dim=1)[:, layout.num_prefix :].unflatten(-1, layout.grid)
+
+
+def _not_finite() -> Refusal:
+    return Refusal("internal", "The model's output for this image is not finite.")

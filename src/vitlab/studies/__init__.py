@@ -1,0 +1,1 @@
+"""Grids of runs that make a table or a figure of the paper."""

@@ -1,0 +1,283 @@
+"""Model cards: the README.md of a native folder, for people, with a head that the hub reads."""
+
+import dataclasses
+import json
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+from vitlab.core.config import from_dict, to_dict
+from vitlab.core.errors import Error
+from vitlab.core.files import atomic_file
+from vitlab.core.preprocess import Preprocess
+from vitlab.core.record import read_json
+from vitlab.models.contract import Model
+from vitlab.models.cost import count_parameters
+from vitlab.models.create import empty_model, family_name, family_of
+
+NAME = "README.md"
+MARK = "<!-- Written by vitlab, and written again with the model. Remove this line to keep a text of your own. -->"
+CLASSES_SHOWN = 20
+FAMILIES = {
+    "vit": "Vision Transformer",
+    "hybrid": "Vision Transformer over a ResNet's feature map",
+    "bit": "ResNet of Big Transfer (BiT)",
+    "cvt": "Convolutional vision Transformer (CvT)",
+    "coatnet": "CoAtNet",
+    "vmoe": "Vision Transformer with a mixture of experts (V-MoE)",
+    "timm": "model of timm's",
+}
+
+
+@dataclass(frozen=True)
+class RunFacts:
+    """What a run's files say of the model in it; `result` is empty while it goes on."""
+
+    data: str
+    recipe: Mapping[str, Any]
+    result: Mapping[str, Any]
+
+    @property
+    def scores(self) -> dict[str, float]:
+        """What was measured, by the names that the run has for it."""
+        named = {name: value for name, value in self.result.items() if name.startswith(("test ", "best val "))}
+        kept = {name: value for name, value in named.items() if name not in ("test count", "test score")}
+        return {name: float(value) for name, value in kept.items() if isinstance(value, int | float)}
+
+
+def run_facts(folder: Path) -> RunFacts | None:
+    """The facts of the run in a folder, or None where there is no run or its files cannot be read."""
+    try:
+        result = read_json(folder / "result.json") if (folder / "result.json").exists() else {}
+        return RunFacts(str(read_json(folder / "data.json").get("name")), read_json(folder / "recipe.json"), result)
+    except Error:
+        return None
+
+
+def model_card(
+    model: Model, name: str, *, run: RunFacts | None = None, license: str | None = None, source: str | None = None
+) -> str:
+    """The card's whole text; `source` is where the model can be loaded from, by default the folder's name."""
+    classes = model.config.num_classes
+    return "\n".join(
+        [
+            *_head(model, name, run, license),
+            "",
+            MARK,
+            "",
+            f"# {plain(name)}",
+            "",
+            *_what(model),
+            *_section("How to use it", _usage(source or name, classes)),
+            *([] if run is None or not run.scores else _section("Scores", _scores(run))),
+            *(_section("Classes", _classes(model.labels, classes)) if classes else []),
+            *_section("Preprocessing", _preprocessing(model.preprocess)),
+            *_section("Architecture", _architecture(model)),
+            *([] if run is None else _section("Training", _training(run))),
+        ]
+    )
+
+
+def card_of(folder: Path, name: str, *, license: str | None = None, source: str | None = None) -> str:
+    """The card of a native folder, from its files and those of the run that it lies in."""
+    settings = read_json(folder / "config.json")
+    config = from_dict(family_of(settings["family"]).config, settings["config"], where=str(folder / "config.json"))
+    preprocess = from_dict(Preprocess, read_json(folder / "preprocess.json"), where=str(folder / "preprocess.json"))
+    model = empty_model(config, preprocess)
+    if (folder / "labels.json").exists():
+        model.labels = tuple(read_json(folder / "labels.json")["labels"])
+    return model_card(model, name, run=run_facts(folder.parent), license=license, source=source)
+
+
+def renew_card(run: Path) -> None:
+    """Write the card of a run's model again, now that the run's scores are known; a user's own text is left."""
+    folder = run / "model"
+    if (folder / "config.json").exists() and own_text(folder) is None:
+        with atomic_file(folder / NAME) as partial:
+            partial.write_text(card_of(folder, run.resolve().name), encoding="utf-8")
+
+
+def own_text(folder: Path) -> str | None:
+    """The README.md of a folder where a user wrote it, or took it over."""
+    try:
+        text = (folder / NAME).read_text(encoding="utf-8", errors="surrogateescape")
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    return None if MARK in text else text
+
+
+def write(folder: Path, text: str) -> None:
+    """A card's text; what was read from a file that is not UTF-8 becomes the same bytes again."""
+    (folder / NAME).write_text(text, encoding="utf-8", errors="surrogateescape")
+
+
+def version() -> str:
+    """Of this vitlab."""
+    try:
+        return metadata.version("vitlab")
+    except metadata.PackageNotFoundError:  # run from a checkout that was never installed
+        return "0+unknown"
+
+
+def plain(text: str) -> str:
+    """A text that Markdown and HTML take as it is, in one line."""
+    line = " ".join("".join(c if c.isprintable() else " " for c in text).split())
+    return re.sub(r"([\\`*_\[\]<>#|~&$])", r"\\\1", line)
+
+
+def quoted(text: str) -> str:
+    """A text as YAML's double-quoted scalar."""
+    escaped = (c if c.isprintable() and c not in '"\\' else _escape(c) for c in text)
+    return f'"{"".join(escaped)}"'
+
+
+def _escape(c: str) -> str:
+    return f"\\{c}" if c in '"\\' else f"\\U{ord(c):08x}"
+
+
+def _head(model: Model, name: str, run: RunFacts | None, license: str | None) -> list[str]:
+    task = "image-classification" if model.config.num_classes else "image-feature-extraction"
+    lines = [
+        "---",
+        "library_name: vitlab",
+        f"license: {quoted(license or 'unknown')}",
+        f"pipeline_tag: {task}",
+        "tags:",
+        *(f"- {tag}" for tag in ("vitlab", task, family_name(model.config))),
+    ]
+    accuracy = None if run is None else run.scores.get("test accuracy")
+    if run is not None and accuracy is not None:
+        lines += [
+            "model-index:",
+            f"- name: {quoted(name)}",
+            "  results:",
+            f"  - task: {{type: {task}}}",
+            f"    dataset: {{name: {quoted(run.data)}, type: {quoted(run.data)}, split: test}}",
+            "    metrics:",
+            f"    - {{type: accuracy, value: {accuracy}, name: test accuracy}}",
+        ]
+    return [*lines, "---"]
+
+
+def _section(title: str, lines: Sequence[str]) -> list[str]:
+    return [f"## {title}", "", *lines, ""]
+
+
+def _what(model: Model) -> list[str]:
+    height, width = model.config.image_size
+    classes, family = model.config.num_classes, FAMILIES.get(family_name(model.config), family_name(model.config))
+    does = f"tells {classes:,} classes of pictures apart" if classes else "turns pictures into feature vectors"
+    return [
+        (
+            f"A {family} with {count_parameters(model):,} parameters that {does}, at {height} x {width} px. It is a"
+            f" native folder of vitlab {version()}: weights in `model.safetensors`, everything else in JSON."
+        ),
+        "",
+    ]
+
+
+def _architecture(model: Model) -> list[str]:
+    """The fields of the configuration that say something: sizes, and what is unlike the family's defaults."""
+    config = model.config
+    defaults = {item.name: item.default for item in dataclasses.fields(config)}
+    rows = [
+        (name, value)
+        for name, value in to_dict(config).items()
+        if getattr(config, name) != defaults[name] or (isinstance(value, int) and not isinstance(value, bool))
+    ]
+    return [
+        f"Family `{family_name(config)}`; what is not named here is as the family's defaults have it.",
+        "",
+        "| field | value |",
+        "|-|-|",
+        *(f"| {plain(name)} | {plain(json.dumps(value, ensure_ascii=False))} |" for name, value in rows),
+    ]
+
+
+def _classes(labels: Sequence[str] | None, count: int) -> list[str]:
+    if labels is None:
+        return [f"{count:,}, without names."]
+    shown = ", ".join(plain(label) for label in labels[:CLASSES_SHOWN])
+    more = f", and {count - CLASSES_SHOWN:,} more in `labels.json`" if count > CLASSES_SHOWN else ""
+    return [f"{count:,}: {shown}{more}."]
+
+
+def _preprocessing(spec: Preprocess) -> list[str]:
+    height, width = spec.size
+    how = (
+        f"resized to {height} x {width} px whatever their aspect"
+        if spec.resize == "squash"
+        else f"resized to a shorter side of {spec.shortest_edge or min(spec.size)} px, cropped to {height} x {width} px"
+    )
+    mean, std = (", ".join(f"{value:g}" for value in values) for values in (spec.mean, spec.std))
+    return [
+        f"Pictures are {how} ({spec.interpolation}), and normalised: (x / 255 - mean) / std with mean ({mean}) and std"
+        f" ({std}). `model.preprocess` does this."
+    ]
+
+
+def _training(run: RunFacts) -> list[str]:
+    facts = {
+        "data": run.data,
+        "recipe": run.recipe.get("name"),
+        "started from": _short(_within(run.recipe, "model", "source")),
+        "images a step": run.recipe.get("batch_size"),
+        "steps": run.result.get("step"),
+        "images seen": run.result.get("images_seen"),
+    }
+    recipe = json.dumps(_without_paths(run.recipe), indent=2, ensure_ascii=False)
+    return [
+        "| | |",
+        "|-|-|",
+        *(f"| {name} | {plain(str(value))} |" for name, value in facts.items() if value is not None),
+        "",
+        "The whole recipe:",
+        "",
+        *(f"    {line}" for line in recipe.splitlines()),
+    ]
+
+
+def _scores(run: RunFacts) -> list[str]:
+    count = run.result.get("test count")
+    over = f" Test figures are over {int(count):,} images." if isinstance(count, int | float) else ""
+    return [
+        "| measure | value |",
+        "|-|-|",
+        *(f"| {plain(name)} | {value:.4g} |" for name, value in run.scores.items()),
+        "",
+        f"Of the weights in this folder, on {plain(run.data)}.{over}",
+    ]
+
+
+def _usage(source: str, classes: int) -> list[str]:
+    name = json.dumps(source, ensure_ascii=False)
+    lines = [f"    model = vitlab.load({name})"]
+    if classes:
+        lines.append('    print(vitlab.predict(model, "photo.jpg"))')
+    else:
+        lines.append("    features = model.pool(model.encode(model.embed(model.preprocess([photo]))))")
+    return ["    import vitlab", "", *lines]
+
+
+def _within(recipe: Mapping[str, Any], *names: str) -> Any:
+    value: Any = recipe
+    for name in names:
+        value = value.get(name) if isinstance(value, Mapping) else None
+    return value
+
+
+def _without_paths(value: Any) -> Any:
+    """The same with the last part of each path of this machine: what is published should not show its folders."""
+    if isinstance(value, Mapping):
+        return {name: _without_paths(item) for name, item in value.items()}
+    if isinstance(value, list):
+        return [_without_paths(item) for item in value]
+    return _short(value)
+
+
+def _short(value: Any) -> Any:
+    is_path = isinstance(value, str) and not value.startswith("hf-hub:") and ("/" in value or "\\" in value)
+    return re.split(r"[/\\]+", value.rstrip("/\\"))[-1] if is_path else value

@@ -1,0 +1,264 @@
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+from sklearn.metrics import accuracy_score, confusion_matrix
+from sklearn.neighbors import KNeighborsClassifier
+
+import vitlab
+from vitlab.cli import main
+from vitlab.data.open import open_data
+from vitlab.models.vit import ViT, ViTConfig
+
+COLOURS = ("red", "green", "blue")
+
+
+@pytest.fixture(autouse=True)
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    return tmp_path / "cache" / "vitlab" / "features"
+
+
+@pytest.fixture(scope="module")
+def source(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """A small random model for the digits; what it answers does not matter, that it is counted right does."""
+    torch.manual_seed(0)
+    model = vitlab.create("vit-digits")
+    for parameter in model.parameters():
+        torch.nn.init.normal_(parameter, std=0.1)
+    model.labels = tuple("0123456789")
+    path = tmp_path_factory.mktemp("a model") / "digits"
+    vitlab.save(model, path)
+    return str(path)
+
+
+@pytest.fixture(scope="module")
+def colours(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """A model that names the strongest primary colour: its head reads the mean pixel, untouched by the layers."""
+    config = ViTConfig(
+        image_size=(8, 8), patch_size=4, width=6, depth=0, mlp_dim=6, heads=1, num_classes=3, pool="mean",
+        class_token=False, positions="none",
+    )  # fmt: skip
+    model = ViT(config)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.zero_()
+        assert model.norm is not None
+        model.norm.weight.fill_(1)
+        kernel = model.projection.weight.view(6, 3, 16)
+        assert isinstance(model.head, torch.nn.Linear)
+        for channel in range(3):
+            kernel[channel, channel] = 1 / 16
+            kernel[channel + 3, channel] = -1 / 16
+            model.head.weight[channel, channel] = 4
+    model.labels = COLOURS
+    path = tmp_path_factory.mktemp("a model") / "colours"
+    vitlab.save(model, path)
+    return str(path)
+
+
+@pytest.fixture
+def photos(tmp_path: Path) -> Path:
+    """A test part in which 5 of 6 pictures have the colour of their folder, for classes in another order."""
+    folder = tmp_path / "my photos"
+    shades = {"blue": (10, 10, 250), "green": (10, 250, 10), "red": (250, 10, 10)}
+    for split in ("train", "test"):
+        for name, shade in shades.items():
+            (folder / split / name).mkdir(parents=True)
+            for i in range(2):
+                Image.new("RGB", (9 + i, 10), shade).save(folder / split / name / f"{i}.png")
+    Image.new("RGB", (9, 9), shades["red"]).save(folder / "test" / "green" / "0.png")
+    return folder
+
+
+def evaluated(capsys: pytest.CaptureFixture[str], *arguments: str) -> dict[str, Any]:
+    assert main(["evaluate", *arguments, "--json"]) == 0
+    return json.loads(capsys.readouterr().out)
+
+
+def sentence(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
+    assert main(["evaluate", *arguments]) == 2
+    printed = capsys.readouterr()
+    assert printed.out == ""
+    assert printed.err.startswith("vitlab: ")
+    assert printed.err.count("\n") == 1
+    return printed.err
+
+
+def predictions(source: str) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:
+    """The test labels of digits, and what the model says when it is called by hand."""
+    model, split = vitlab.load(source), open_data("digits").splits["test"]
+    images = [np.asarray(split.images.read(i)) for i in range(len(split))]
+    with torch.no_grad():
+        return split.labels, model(model.preprocess(images)).argmax(dim=1).numpy()
+
+
+def test_accuracy_is_scikit_learns(source: str, capsys: pytest.CaptureFixture[str]) -> None:
+    found = evaluated(capsys, "accuracy", "--model", source, "--data", "digits")
+    truth, predicted = predictions(source)
+    assert found["metrics"]["top-1"]["value"] == pytest.approx(accuracy_score(truth, predicted))
+    assert found["details"]["confusion"] == confusion_matrix(truth, predicted, labels=range(10)).tolist()
+    assert found["counts"]["test"] == 400
+    assert found["settings"]["split"] == "test"
+    assert found["settings"]["classes_matched"] == "by name"
+    assert found["cost"]["parameters"] == 136650
+
+
+def test_the_table_can_be_pasted_and_the_result_is_written(
+    source: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = tmp_path / "result.json"
+    assert main(["evaluate", "accuracy", "--model", source, "--data", "digits", "--out", str(out)]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[2].split("|")[1].strip() == "metric"
+    value = json.loads(out.read_text())["metrics"]["top-1"]["value"]
+    assert f"{100 * value:.2f} ± " in lines[4]
+    assert json.loads(out.read_text())["environment"]["command"][0] == "vitlab"
+
+
+def test_classes_in_another_order_are_matched_by_name(
+    colours: str, photos: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    found = evaluated(capsys, "accuracy", "--model", colours, "--data", str(photos))
+    assert found["metrics"]["top-1"]["value"] == pytest.approx(5 / 6)
+    assert found["details"]["classes"] == ["blue", "green", "red"]
+    assert found["details"]["confusion"] == [[2, 0, 0], [0, 1, 1], [0, 0, 2]]
+
+
+def test_views_are_averaged_by_option(colours: str, photos: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    more = ("--crops", "5", "--flip", "--resize", "12")
+    found = evaluated(capsys, "accuracy", "--model", colours, "--data", str(photos), *more)
+    assert found["metrics"]["top-1"]["value"] == pytest.approx(5 / 6)
+    assert found["settings"]["views"] == {"crops": 5, "flip": True, "resize": 12}
+
+
+def test_protocols_share_features_and_knn_is_scikit_learns(
+    source: str, cache: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    found = evaluated(capsys, "knn", "--model", source, "--data", "digits", "--ks", "5", "--weights", "uniform")
+    kept = {file.name: file.stat().st_mtime_ns for file in cache.iterdir()}
+    assert len(kept) == 4  # train and test, each with what is said about it
+    data = open_data("digits")
+    features = {
+        name: vitlab.embed(source, [np.asarray(split.images.read(i)) for i in range(len(split))]).features
+        for name, split in data.splits.items()
+    }
+    theirs = KNeighborsClassifier(5, metric="cosine").fit(features["train"], data.splits["train"].labels)
+    score = theirs.score(features["test"], data.splits["test"].labels)
+    assert found["metrics"]["top-1"]["value"] == pytest.approx(score, abs=2 / 400)  # ties
+    fewshot = evaluated(capsys, "fewshot", "--model", source, "--data", "digits", "--shots", "1", "5")
+    assert fewshot["seeds"] == [0, 1, 2]
+    assert {file.name: file.stat().st_mtime_ns for file in cache.iterdir()} == kept
+
+
+def test_without_a_cache_the_numbers_are_the_same(source: str, cache: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    arguments = ("linear", "--model", source, "--data", "digits", "--l2s", "0.01", "1")
+    bare = evaluated(capsys, *arguments, "--no-cache", "--batch-size", "64")
+    assert not cache.exists()
+    assert evaluated(capsys, *arguments, "--batch-size", "64")["metrics"] == bare["metrics"]
+    assert bare["selected"]["l2"]["value"] in (0.01, 1)
+    assert "held out of train" in bare["selected"]["l2"]["on"]
+
+
+def test_another_resolution_is_measured(source: str, capsys: pytest.CaptureFixture[str]) -> None:
+    found = evaluated(capsys, "accuracy", "--model", source, "--data", "digits", "--image-size", "16")
+    assert found["settings"]["resolution"] == [16, 16]
+
+
+def test_cost_of_a_zoo_model_without_running_it(capsys: pytest.CaptureFixture[str]) -> None:
+    found = evaluated(capsys, "cost", "--model", "vit-b16-224", "--count-only", "--images", "2121e6")
+    assert found["metrics"]["exaFLOPs to train"]["value"] == pytest.approx(224, rel=0.05)
+    assert found["metrics"]["parameters (M)"]["value"] == pytest.approx(86.57, abs=0.01)
+
+
+def test_the_cost_of_a_recipe_before_it_starts(source: str, capsys: pytest.CaptureFixture[str]) -> None:
+    more = ("--recipe", "vit-b16-imagenet", "--train-images", "1281167", "--count-only")
+    found = evaluated(capsys, "cost", "--model", "vit-b16-224", *more)
+    assert found["settings"]["images"] == pytest.approx(300 * 1281167, rel=1e-4)
+    del source
+
+
+def test_results_are_compared_side_by_side(source: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    files = []
+    for name in ("one", "two"):
+        files.append(str(tmp_path / f"{name}.json"))
+        more = ("--name", name, "--out", files[-1])
+        assert main(["evaluate", "accuracy", "--model", source, "--data", "digits", *more]) == 0
+    capsys.readouterr()
+    figure = tmp_path / "figure.png"
+    assert main(["evaluate", "compare", *files, "--published", "v2", "--figure", str(figure)]) == 0
+    text = capsys.readouterr().out
+    assert [name.strip() for name in text.splitlines()[0].split("|")[2:4]] == ["one", "two"]
+    assert "ViT-H/14 (JFT), published" in text
+    assert "88.55 ± 0.04" in text
+    assert figure.stat().st_size > 10_000
+    assert main(["evaluate", "compare", *files, "--json"]) == 0
+    document = json.loads(capsys.readouterr().out)
+    assert document["models"] == ["one", "two"]
+    assert document["rows"][0]["one"] == document["rows"][0]["two"]
+    assert "Two results" in sentence(capsys, "compare", files[0], files[0])
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["acuracy"], "There is no protocol named 'acuracy'. Did you mean accuracy?"),
+        (["--model", "x"], "Name a protocol before '--model'"),
+        (["accuracy", "--model", "SOURCE"], "needs a data set"),
+        (["accuracy", "--model", "SOURCE", "--data", "digits", "--split", "val"], "digits has no split 'val'"),
+        (["accuracy", "--model", "nothing", "--data", "digits"], "'nothing' is no file"),
+        (["knn", "--model", "SOURCE", "--data", "digits", "--split", "train"], "cannot be measured on train"),
+        (["fewshot", "--model", "SOURCE", "--data", "digits", "--shots", "900"], "fewer than the 900 shots"),
+        (["real", "--model", "SOURCE", "--data", "digits", "--labels", "gone.json"], "Cannot read gone.json"),
+        (["accuracy", "--model", "SOURCE", "--data", "PHOTOS"], "tells 10 classes and the data has 3"),
+        (["compare"], "Give at least one result"),
+        (["compare", "gone.json"], "There is no file gone.json"),
+        (["cost", "--model", "SOURCE", "--run", "PHOTOS", "--count-only"], "is not a run's folder"),
+    ],
+)
+def test_mistakes_are_one_sentence(
+    source: str, photos: Path, arguments: list[str], words: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    given = [{"SOURCE": source, "PHOTOS": str(photos)}.get(item, item) for item in arguments]
+    assert words in sentence(capsys, *given)
+
+
+def test_an_unknown_option_in_python_is_refused(source: str) -> None:
+    with pytest.raises(vitlab.Error, match="protocol fewshot: there is no field 'shot'. Did you mean shots"):
+        vitlab.evaluate("fewshot", source, "digits", shot=(1,))
+
+
+@pytest.mark.slow
+def test_two_processes_give_the_numbers_of_one(source: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for protocol in ("accuracy", "knn"):
+        one = evaluated(capsys, protocol, "--model", source, "--data", "digits", "--no-cache")
+        out = tmp_path / f"{protocol}.json"
+        launcher = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", "-m", "vitlab"]
+        arguments = [
+            "evaluate",
+            protocol,
+            "--model",
+            source,
+            "--data",
+            "digits",
+            "--batch-size",
+            "30",
+            "--out",
+            str(out),
+        ]
+        run = subprocess.run(
+            [sys.executable, *launcher, *arguments, "--out", str(out)], capture_output=True, text=True, check=False
+        )
+        assert run.returncode == 0, run.stderr[-2000:]
+        two = json.loads(out.read_text())
+        assert two["settings"]["processes"] == 2
+        assert two["counts"] == one["counts"]
+        for name, metric in one["metrics"].items():
+            assert two["metrics"][name]["value"] == pytest.approx(metric["value"], rel=1e-5)
+        assert run.stdout.count("| metric") == 1  # one of them speaks

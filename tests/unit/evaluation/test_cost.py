@@ -1,0 +1,131 @@
+import json
+from pathlib import Path
+
+import pytest
+import torch
+
+from tiny_vits import SIZES, random_vit
+from vitlab.core.config import from_dict
+from vitlab.core.errors import Error
+from vitlab.evaluation.cost import (
+    Spent,
+    cost_metrics,
+    device_days,
+    exaflops,
+    inference_speed,
+    largest_batch,
+    model_cost,
+    spent,
+    training_speed,
+)
+from vitlab.evaluation.costing import measure_cost
+from vitlab.evaluation.options import CostOptions
+from vitlab.evaluation.published import published_exaflops
+from vitlab.evaluation.subject import subject_of
+from vitlab.models.create import empty_model, family_of
+from vitlab.models.vit import ViTConfig
+from vitlab.models.zoo import ZOO
+
+JFT = 303e6  # images
+
+
+@pytest.mark.parametrize(
+    ("name", "row", "epochs", "paper"),
+    [
+        ("ViT-B/32", "vit-b32-224", 7, 55),
+        ("ViT-B/16", "vit-b16-224", 7, 224),
+        ("ViT-L/16", "vit-l16-224", 7, 783),
+        ("ViT-H/14", "vit-h14-224", 14, 4262),
+    ],
+)
+def test_exaflops_are_the_papers_within_5_percent(name: str, row: str, epochs: int, paper: float) -> None:
+    model = empty_model(from_dict(family_of("vit").config, ZOO[row].config, where=row))
+    assert exaflops(model_cost(model)["flops"], JFT * epochs) == pytest.approx(paper, rel=0.05)
+    assert published_exaflops()[name] == paper
+
+
+def test_flops_of_a_small_model_by_hand() -> None:
+    """16 patches and a class token of width 8, two layers, one head after them; two FLOPs a multiply-add."""
+    config = ViTConfig(**{**SIZES, "image_size": (16, 16)}, num_classes=3)
+    n, d, mlp, patch = 17, 8, 16, 4
+    layer = 4 * n * d * d + 2 * n * n * d + 2 * n * d * mlp  # q, k, v and out; the two products of attention; the MLP
+    by_hand = 2 * (16 * 3 * patch**2 * d + 2 * layer + 3 * d)
+    found = model_cost(random_vit(config))
+    assert found["flops"] == by_hand
+    assert exaflops(found["flops"], 1e18) == 3 * by_hand
+
+
+def test_a_device_day_is_a_day_of_one_device() -> None:
+    assert device_days(86400 * 250, 250) == 1
+    assert Spent(images=1, seconds=3600 * 12, devices=8).device_days == 4
+    with pytest.raises(Error, match="must be positive"):
+        device_days(1, 0)
+
+
+def test_what_a_run_did_cost_is_read_from_its_folder(tmp_path: Path) -> None:
+    (tmp_path / "result.json").write_text(json.dumps({"images_seen": 1000, "seconds": 7.5}))
+    assert spent(tmp_path) == Spent(1000, 7.5, 1)
+    (tmp_path / "environment.json").write_text(json.dumps({"processes": 4}))
+    assert spent(tmp_path) == Spent(1000, 7.5, 4)
+    assert spent(tmp_path, devices=2).devices == 2
+
+
+def test_what_an_unfinished_run_did_cost_is_read_from_its_metrics(tmp_path: Path) -> None:
+    lines = [
+        {"step": 20, "loss": 1.0, "seconds a step": 0.5},
+        {"step": 20, "val accuracy": 0.5},
+        {"step": 30, "loss": 1.0, "seconds a step": 0.1},
+    ]
+    text = "\n".join(map(json.dumps, lines)) + '\n{"step": 40, "sec'
+    (tmp_path / "metrics.jsonl").write_text(text)
+    (tmp_path / "recipe.json").write_text(json.dumps({"batch_size": 64}))
+    used = spent(tmp_path)
+    assert used.images == 30 * 64
+    assert used.seconds == pytest.approx(20 * 0.5 + 10 * 0.1)
+
+
+def test_a_folder_that_is_no_run_is_one_sentence(tmp_path: Path) -> None:
+    with pytest.raises(Error, match="is not a run's folder"):
+        spent(tmp_path)
+
+
+@pytest.mark.parametrize("capacity", [0, 1, 2, 3, 63, 64, 65, 127, 1000, 5000])
+def test_the_largest_batch_is_found_within_2_percent(capacity: int) -> None:
+    tried: list[int] = []
+
+    def fits(batch: int) -> bool:
+        tried.append(batch)
+        return batch <= capacity
+
+    found = largest_batch(fits)
+    assert found <= capacity
+    assert found >= capacity - max(capacity // 64, 0)
+    assert len(tried) < 25
+    assert largest_batch(lambda batch: batch > 0, limit=48) == 48
+
+
+def test_speeds_are_measured_and_leave_the_model_as_it_was() -> None:
+    model = random_vit(ViTConfig(**SIZES, num_classes=3))
+    before = {name: value.clone() for name, value in model.state_dict().items()}
+    forward = inference_speed(subject_of(model, name="tiny"), 4, seconds=0.05, parts=3)
+    both = training_speed(model, 4, device=torch.device("cpu"), seconds=0.05, parts=3)
+    assert forward.value > both.value > 0
+    assert forward.parts == 3
+    assert not model.training
+    assert all(parameter.grad is None for parameter in model.parameters())
+    assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
+
+
+def test_the_cost_result_has_what_was_asked_for() -> None:
+    model = random_vit(ViTConfig(**SIZES, num_classes=3))
+    run = Spent(images=500, seconds=86400, devices=2)
+    options = CostOptions(seconds=0.05)
+    whole = measure_cost(model, subject_of(model, name="tiny"), options, name="tiny", batch_size=4, images=1e6, run=run)
+    assert whole.cost["parameters"] == sum(parameter.numel() for parameter in model.parameters())
+    assert whole.cost["device_days"] == 2
+    assert whole.metrics["exaFLOPs to train"].value == pytest.approx(3 * whole.cost["flops"] * 1e6 / 1e18)
+    speed = whole.metrics["images a second, training"].value
+    assert whole.metrics["device-days to train"].value == pytest.approx(1e6 / speed / 86400)
+    counted = measure_cost(model, None, CostOptions(count_only=True), name="tiny", batch_size=4)
+    assert list(counted.metrics) == ["GFLOPs an image", "parameters (M)"]
+    assert cost_metrics(parameters=1e6, flops=1e9)["parameters (M)"].value == 1

@@ -1,0 +1,142 @@
+"""Protocols over a made-up data set whose pictures are their features."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from sklearn.linear_model import LogisticRegression
+from sklearn.metrics import average_precision_score, top_k_accuracy_score
+from sklearn.preprocessing import StandardScaler
+
+from vitlab.core.errors import UnknownNameError
+from vitlab.core.preprocess import Preprocess
+from vitlab.data.contract import DataSet, Split
+from vitlab.evaluation.contract import EvaluationError, Subject
+from vitlab.evaluation.embedding import GivenImages
+from vitlab.evaluation.features import Reading
+from vitlab.evaluation.options import LinearOptions
+from vitlab.evaluation.protocols import measure
+from vitlab.evaluation.results import read_result, write_result
+from vitlab.evaluation.subject import subject_from
+
+K = 6
+WEIGHTS = torch.randn(12, K, generator=torch.Generator().manual_seed(5))
+
+
+def subject(logits: bool = True) -> Subject:
+    return subject_from(
+        lambda images: images.flatten(1),
+        logits=(lambda images: images.flatten(1) @ WEIGHTS) if logits else None,
+        name="a function",
+        preprocess=Preprocess(size=(2, 2)),
+    )
+
+
+def split(num: int, seed: int, *, several: bool = False) -> Split:
+    """Pictures of 2 x 2 that lean towards the colour of their class."""
+    generator = np.random.default_rng(seed)
+    labels = np.arange(num) % K
+    means = np.random.default_rng(0).integers(60, 196, (K, 2, 2, 3))
+    pictures = np.clip(means[labels] + generator.normal(0, 45, (num, 2, 2, 3)), 0, 255).astype(np.uint8)
+    return Split(GivenImages(list(pictures)), (generator.random((num, K)) < 0.4).astype(int) if several else labels)
+
+
+def dataset(*names: str, several: bool = False, num: int = 120) -> DataSet:
+    splits = {name: split(num, seed, several=several) for seed, name in enumerate(names)}
+    return DataSet("made up", tuple("abcdef"), splits, "fingerprint", multi_label=several)
+
+
+def features(part: Split) -> np.ndarray[Any, Any]:
+    pixels = np.stack([np.asarray(part.images.read(i)) for i in range(len(part))]).transpose(0, 3, 1, 2)
+    return ((pixels.astype(np.float64) - 127.5) / 127.5).reshape(len(part), -1)
+
+
+def test_accuracy_is_scikit_learns() -> None:
+    data = dataset("train", "test")
+    found = measure("accuracy", subject(), data, reading=Reading(batch_size=7))
+    scores = features(data.splits["test"]) @ WEIGHTS.double().numpy()
+    truth = data.splits["test"].labels
+    assert found.metrics["top-1"].value == pytest.approx((scores.argmax(1) == truth).mean())
+    assert found.metrics["top-5"].value == pytest.approx(top_k_accuracy_score(truth, scores, k=5))
+    assert found.counts["test"] == 120
+    assert found.settings["split"] == "test"
+
+
+def test_several_labels_an_image_give_scikit_learns_average_precision() -> None:
+    data = dataset("train", "val", several=True)
+    found = measure("accuracy", subject(), data)
+    scores = features(data.splits["val"]) @ WEIGHTS.double().numpy()
+    assert found.metrics["mAP"].value == pytest.approx(average_precision_score(data.splits["val"].labels, scores))
+    assert found.settings["split"] == "val"
+    with pytest.raises(EvaluationError, match="several labels an image"):
+        measure("knn", subject(), data)
+
+
+def test_a_linear_probe_is_scikit_learns_and_chooses_on_val() -> None:
+    data = dataset("train", "val", "test")
+    found = measure("linear", subject(), data, options=LinearOptions(l2s=(0.01, 100.0)))
+    assert found.selected["l2"]["on"].startswith("val")
+    both = [features(data.splits[name]) for name in ("train", "val")]
+    labels = np.concatenate([data.splits[name].labels for name in ("train", "val")])
+    scaler = StandardScaler().fit(np.concatenate(both))
+    chosen = found.selected["l2"]["value"]
+    theirs = LogisticRegression(C=1 / (chosen * len(labels)), tol=1e-8, max_iter=2000)
+    theirs.fit(scaler.transform(np.concatenate(both)), labels)
+    score = theirs.score(scaler.transform(features(data.splits["test"])), data.splits["test"].labels)
+    assert found.metrics["top-1"].value == pytest.approx(score, abs=1 / 120)
+
+
+def test_the_measured_split_is_named_in_the_counts(tmp_path: Path) -> None:
+    found = measure("knn", subject(logits=False), dataset("train", "val", num=60))
+    assert found.counts == {"train": 60, "val": 60, "classes": K}
+    write_result(found, tmp_path / "result.json")
+    again = read_result(tmp_path / "result.json")
+    assert (again.metrics, again.counts, again.selected) == (found.metrics, found.counts, found.selected)
+
+
+def test_unreadable_images_are_counted() -> None:
+    data = dataset("train", "test", num=60)
+    test = data.splits["test"]
+    images: list[Any] = [test.images.read(i) for i in range(60)]
+    images[3] = "gone.png"
+    broken = DataSet("made up", data.classes, {**data.splits, "test": Split(GivenImages(images), test.labels)}, "f")
+    for protocol in ("accuracy", "knn"):
+        found = measure(protocol, subject(), broken)
+        assert (found.counts["test"], found.counts["unreadable"]) == (59, 1)
+
+
+def with_label(label: int) -> DataSet:
+    data = dataset("train", "test", num=60)
+    labels = data.splits["test"].labels.copy()
+    labels[5] = label
+    return DataSet("made up", data.classes, {**data.splits, "test": Split(data.splits["test"].images, labels)}, "f")
+
+
+@pytest.mark.parametrize("protocol", ["accuracy", "knn", "fewshot", "linear"])
+@pytest.mark.parametrize("label", [-1, K])
+def test_labels_out_of_range_are_one_sentence(protocol: str, label: int) -> None:
+    with pytest.raises(EvaluationError, match=f"made up has the label {label} in test, but 6 classes"):
+        measure(protocol, subject(), with_label(label))
+
+
+@pytest.mark.parametrize(
+    ("protocol", "names", "chosen", "sentence"),
+    [
+        ("accuracy", ("train", "test"), "val", "made up has no split 'val': it has train, test"),
+        ("accuracy", ("train",), None, "has neither a test nor a val part"),
+        ("knn", ("test",), None, "has no train part to learn from"),
+        ("knn", ("train", "test"), "train", "cannot be measured on train"),
+    ],
+)
+def test_a_missing_split_is_one_sentence(
+    protocol: str, names: tuple[str, ...], chosen: str | None, sentence: str
+) -> None:
+    with pytest.raises(EvaluationError, match=sentence):
+        measure(protocol, subject(), dataset(*names), split=chosen)
+
+
+def test_an_unknown_protocol_is_one_sentence() -> None:
+    with pytest.raises(UnknownNameError, match="Did you mean fewshot"):
+        measure("fewshots", subject(), dataset("train", "test"))

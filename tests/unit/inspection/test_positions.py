@@ -1,0 +1,34 @@
+import numpy as np
+import pytest
+import torch
+from sklearn.metrics.pairwise import cosine_similarity
+
+from vitlab.core.errors import Error
+from vitlab.inspection.positions import neighbourhood, position_similarity
+
+
+def test_as_scikit_learn_has_it() -> None:
+    positions = np.random.default_rng(0).standard_normal((6, 5))
+    ours = position_similarity(positions, (2, 3))
+    assert ours.shape == (2, 3, 2, 3)
+    np.testing.assert_allclose(ours.reshape(6, 6), cosine_similarity(positions), rtol=1e-12, atol=1e-12)
+    assert ours[1, 2, 0, 1] == pytest.approx(cosine_similarity(positions)[5, 1])
+
+
+def test_a_place_without_a_vector_is_like_no_other() -> None:
+    similarity = position_similarity(torch.tensor([[0.0, 0.0], [1.0, 2.0]]), (1, 2))
+    torch.testing.assert_close(similarity.reshape(2, 2), torch.tensor([[0.0, 0.0], [0.0, 1.0]]))
+
+
+def test_rows_and_columns_by_hand() -> None:
+    """Places of one row are the same, of two rows opposite."""
+    positions = torch.tensor([[1.0], [1], [1], [-1], [-1], [-1]])
+    means = neighbourhood(position_similarity(positions, (2, 3)))
+    # next to each other: 4 pairs across, alike; 3 pairs down, opposite
+    assert means == {"next_to": pytest.approx(1 / 7), "same_row": 1, "same_column": -1, "elsewhere": -1}
+    assert neighbourhood(torch.ones(1, 1, 1, 1)) == dict.fromkeys(means)
+
+
+def test_positions_of_another_grid_are_refused() -> None:
+    with pytest.raises(Error, match="3 x 3 grid: it has 9 places"):
+        position_similarity(torch.zeros(8, 4), (3, 3))

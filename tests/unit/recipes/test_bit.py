@@ -1,0 +1,43 @@
+"""BiT-HyperRule against the figures of its authors' code."""
+
+import pytest
+
+from vitlab.recipes import find_recipe
+from vitlab.recipes.bit import bit_recipe, hyperrule
+from vitlab.training.durations import Pace
+from vitlab.training.schedules import resolve
+
+
+@pytest.mark.parametrize(
+    ("num_images", "supports", "mixup"),  # the end of warm-up, three drops, the end
+    [
+        (19_999, (100, 200, 300, 400, 500), 0.0),
+        (20_000, (500, 3000, 6000, 9000, 10_000), 0.1),
+        (499_999, (500, 3000, 6000, 9000, 10_000), 0.1),
+        (500_000, (500, 6000, 12_000, 18_000, 20_000), 0.1),
+    ],
+)
+def test_the_schedule_follows_the_number_of_images(num_images: int, supports: tuple[int, ...], mixup: float) -> None:
+    recipe = bit_recipe("x", "bit-r50x1.in21k", num_images=num_images, picture=(100, 100))
+    schedule = resolve(recipe.schedule, Pace(recipe.batch_size, num_images))
+    assert (schedule.warmup, *schedule.drops, schedule.total) == supports
+    rates = [recipe.optimiser.rate * schedule.factor(step) for step in supports[:-1]]
+    assert rates == pytest.approx([0.003, 0.0003, 0.00003, 0.000003])
+    assert recipe.augmentation.mixup == mixup
+
+
+@pytest.mark.parametrize(
+    ("picture", "sizes"),
+    [((32, 32), (160, 128)), ((95, 96), (160, 128)), ((96, 96), (512, 480)), ((64, 500), (512, 480))],
+)
+def test_the_resolution_follows_the_pictures(picture: tuple[int, int], sizes: tuple[int, int]) -> None:
+    rule = hyperrule(1000, picture)
+    assert (rule.resize, rule.crop) == sizes
+
+
+def test_named_recipes() -> None:
+    cifar = find_recipe("bit-cifar10")
+    assert (cifar.model.image_size, cifar.augmentation.crop_part, cifar.batch_size) == (128, 0.8, 512)
+    assert (cifar.optimiser.name, cifar.optimiser.momentum, cifar.optimiser.weight_decay) == ("sgd", 0.9, 0.0)
+    pets = find_recipe("bit-pets")
+    assert (pets.model.image_size, pets.schedule.total, pets.augmentation.mixup) == (480, "500 steps", 0.0)

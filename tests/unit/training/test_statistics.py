@@ -1,0 +1,75 @@
+"""Batch norm's statistics: averaged with the weights, swapped with them, and spared by steps that are skipped."""
+
+import torch
+
+from vitlab.models.create import create
+from vitlab.objectives.contract import Batch
+from vitlab.objectives.supervised import Supervised, one_hot
+from vitlab.training.average import Average, running
+from vitlab.training.distribution import World
+from vitlab.training.optimisers import Optimiser, build
+from vitlab.training.state import State
+from vitlab.training.step import Stepper
+
+
+class Batches:
+    """Random batches, the third of them spoilt."""
+
+    def batch(self, step: int) -> tuple[torch.Tensor, torch.Tensor]:
+        generator = torch.Generator().manual_seed(step)
+        images = torch.randn(4, 3, 32, 32, generator=generator)
+        if step == 2:
+            images[1] = float("nan")
+        return images, one_hot(torch.randint(0, 3, (4,), generator=generator), 3)
+
+    def close(self) -> None:
+        pass
+
+
+def make(sam: float | None = None) -> tuple[State, Stepper]:
+    torch.manual_seed(0)
+    model, objective = create("timm:test_resnet", num_classes=3, image_size=32).train(), Supervised()
+    spec = Optimiser(name="sgd", rate=0.1, sam=sam)
+    state = State(model, objective, build(model, [], spec), Average(model, 0.9))
+    alone = World(0, 1, torch.device("cpu"))
+    return state, Stepper(state, model, Batches(), spec, accumulate=1, seed=0, world=alone)
+
+
+def test_the_average_follows_the_statistics() -> None:
+    state, step = make()
+    average = state.average
+    assert average is not None
+    name = next(name for name in average.names if name.endswith("running_mean"))
+    expected = running(state.model)[name].double()
+    for number in range(2):
+        assert step(number, 0.1)
+        decay = min(0.9, (2 + number) / (11 + number))
+        expected = decay * expected + (1 - decay) * running(state.model)[name].double()
+    held = dict(zip(average.names, average.all_values, strict=True))
+    assert not any(name.endswith("num_batches_tracked") for name in held)
+    torch.testing.assert_close(held[name].double(), expected, rtol=1e-5, atol=1e-7)
+    own, averaged = running(state.model)[name].clone(), held[name].clone()
+    average.swap()
+    assert torch.equal(running(state.model)[name], averaged)
+    average.swap()
+    assert torch.equal(running(state.model)[name], own)
+
+
+def test_a_skipped_step_leaves_them_as_they_were() -> None:
+    state, step = make()
+    assert step(0, 0.1)
+    before = {name: value.clone() for name, value in state.model.state_dict().items()}
+    assert not step(2, 0.1)
+    assert all(torch.equal(value, before[name]) for name, value in state.model.state_dict().items())
+    assert step(1, 0.1)
+
+
+def test_a_batch_is_counted_once_also_with_a_second_pass() -> None:
+    counts = [value for name, value in running(make()[0].model).items() if name.endswith("num_batches_tracked")]
+    assert all(count == 0 for count in counts)
+    state, step = make(sam=0.05)
+    first, _ = make()
+    first.model(Batch(*Batches().batch(0)).images)
+    assert step(0, 0.1)
+    for name, value in running(state.model).items():
+        assert torch.equal(value, running(first.model)[name]), name
