@@ -70,6 +70,8 @@ def accuracy_difference(
 ) -> dict[str, Any]:
     """Top-1 of both programs on a split, their difference, and on how many images they give the same class.
 
+    The 8-bit program gets one image at a time: it rounds a whole batch by one scale, so that in batches an image's
+    answer would depend on the others.
     Programs that take `pixels` are given the bytes that the images were made from, [B, H, W, 3].
     """
     if dataset.multi_label:
@@ -79,7 +81,7 @@ def accuracy_difference(
         for_classes(
             subject_from(
                 lambda images: images.flatten(1),
-                logits=_logits(program, preprocess if pixels else None),
+                logits=_logits(program, preprocess if pixels else None, singly=name == "int8"),
                 name=name,
                 preprocess=preprocess,
                 labels=labels,
@@ -111,7 +113,7 @@ def accuracy_difference(
     }
 
 
-def _logits(program: Program, bytes_of: Preprocess | None) -> Callable[[Tensor], Tensor]:
+def _logits(program: Program, bytes_of: Preprocess | None, *, singly: bool) -> Callable[[Tensor], Tensor]:
     """A program as a function of normalised images."""
 
     def call(images: Tensor) -> Tensor:
@@ -119,6 +121,7 @@ def _logits(program: Program, bytes_of: Preprocess | None) -> Callable[[Tensor],
         if bytes_of is not None:
             mean, std = (np.array(each)[:, None, None] for each in (bytes_of.mean, bytes_of.std))
             values = np.rint((values * std + mean) * 255).clip(0, 255).astype(np.uint8).transpose(0, 2, 3, 1)
-        return torch.from_numpy(program(np.ascontiguousarray(values)))
+        parts = np.split(values, len(values)) if singly else [values]
+        return torch.from_numpy(np.concatenate([program(np.ascontiguousarray(part)) for part in parts]))
 
     return call

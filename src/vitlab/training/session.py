@@ -19,6 +19,7 @@ from vitlab.data.description import describe
 from vitlab.data.jpeg import decoder_name
 from vitlab.data.resident import ResidentFeed
 from vitlab.models.contract import Model
+from vitlab.models.cost import count_parameters
 from vitlab.models.create import empty_model
 from vitlab.training import checkpoints, loop, prepare
 from vitlab.training.adapters import merged
@@ -35,6 +36,9 @@ from vitlab.training.state import State
 from vitlab.training.step import Stepper
 from vitlab.weights.load import load, save
 
+# Parameters below which a CPU's threads wait for each other longer than they work: on a machine with other work, ten
+# times as long.
+ONE_THREAD = 1_000_000
 # what gloo's and NCCL's errors say when the other end is gone
 LOST_PEER = ("Connection closed by peer", "Connection reset by peer", "Broken pipe", "NCCL")
 
@@ -123,6 +127,9 @@ def _train(
         view.say(line)
 
     model = prepare.build_model(recipe, dataset).to(world.device).train()
+    if world.device.type == "cpu" and count_parameters(model) < ONE_THREAD:
+        stack.callback(torch.set_num_threads, torch.get_num_threads())
+        torch.set_num_threads(1)
     objective = prepare.build_objective(recipe, parts, dataset, model).to(world.device)
     autocast = _autocast(recipe, world)
     module = spread(model, world, recipe.spread, _dtype(recipe, world))

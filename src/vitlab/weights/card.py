@@ -28,6 +28,9 @@ FAMILIES = {
     "cvt": "Convolutional vision Transformer (CvT)",
     "coatnet": "CoAtNet",
     "vmoe": "Vision Transformer with a mixture of experts (V-MoE)",
+    "axial": "Vision Transformer with axial attention",
+    "sasa": "ResNet of stand-alone self-attention",
+    "non-local": "ResNet with non-local blocks",
     "timm": "model of timm's",
 }
 

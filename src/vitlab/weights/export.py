@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from torch.export import Dim, ExportedProgram
 
 from vitlab.core.config import to_dict
-from vitlab.core.errors import Error
+from vitlab.core.errors import Error, ImageError
 from vitlab.core.files import sync
 from vitlab.models.coatnet import CoAtNetConfig
 from vitlab.models.contract import Model
@@ -84,22 +84,22 @@ def export(model: Model, path: Path, form: Form = Form()) -> Exported:  # noqa: 
         raise ExportError(f"opset must be {onnx_file.OPSETS[0]} to {onnx_file.OPSETS[1]}, not {form.opset}.")
     if form.pixels and model.config.channels != 3:
         raise ExportError(f"Pictures have 3 channels and the model takes {model.config.channels}: leave pixels out.")
-    still = _still(model)
+    reference = copy.deepcopy(model).cpu().float().eval().requires_grad_(False)
+    path.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix=f".{path.name}.", dir=path.parent) as name:
-        made = _made_as_asked(still, Path(name, path.name), form)
+        made = _made_as_asked(reference, Path(name, path.name), form)
         place(made.path, path)
     return dataclasses.replace(made, path=path)
 
 
 def check_path(path: Path) -> None:
-    """Refuse a name that no program can have, and a format whose packages are missing; the folder is made."""
+    """Refuse a name that no program can have, and a format whose packages are missing."""
     if path.suffix not in SUFFIXES:
         raise ExportError(f"{path}: an exported program is a file that ends in {' or '.join(SUFFIXES)}.")
     if path.is_dir():
         raise ExportError(f"{path} is a folder; give the name of a file to write.")
     if path.suffix == ".onnx":
         onnx_file.check_installed()
-    path.parent.mkdir(parents=True, exist_ok=True)
 
 
 def place(made: Path, path: Path) -> None:
@@ -144,8 +144,8 @@ class _Program(nn.Module):
 
 
 def _still(model: Model) -> Model:
-    """A copy on the CPU for evaluation, in float32, whose filters are standardised once and for all."""
-    still = copy.deepcopy(model).cpu().float().eval().requires_grad_(False)
+    """A copy whose filters are standardised once and for all."""
+    still = copy.deepcopy(model)
     for module in still.modules():
         if isinstance(module, StandardisedConv):
             module.weight = nn.Parameter(module.standardised(), requires_grad=False)
@@ -172,11 +172,10 @@ def _made_as_asked(model: Model, path: Path, form: Form) -> Exported:
 
 
 def _made(model: Model, path: Path, form: Form, *, any_size: bool) -> Exported:
-    """The program at `path`, checked."""
-    program = _trace(_Program(copy.deepcopy(model), form), model, form, any_size=any_size)
-    shape = (
-        next(node for node in program.graph.nodes if node.name in program.graph_signature.user_inputs).meta["val"].shape
-    )
+    """The program at `path`, checked against the model as it is."""
+    program = _trace(_Program(_still(model), form), model, form, any_size=any_size)
+    (name,) = program.graph_signature.user_inputs
+    shape = next(node for node in program.graph.nodes if node.name == name).meta["val"].shape
     symbols = _symbols(shape, model.config, form)
     sizes = [model.config.image_size, *([_other_size(model.config)] if any_size else [])]
     _accept_sizes(program, sizes, model, form)
@@ -189,10 +188,12 @@ def _made(model: Model, path: Path, form: Form, *, any_size: bool) -> Exported:
                 output_name="logits" if model.config.num_classes else "features",
                 symbols=symbols,
             )
-        except torch.onnx.OnnxExporterError as error:
+            onnx_file.write(converted, path, notes_of(model, form))
+            run = onnx_file.runner(path)
+        except OSError:
+            raise
+        except Exception as error:  # torch's, onnx's or onnxruntime's
             raise ExportError(f"This model cannot be translated to ONNX ({_reason(error)}).") from error
-        onnx_file.write(converted, path, notes_of(model, form))
-        run = onnx_file.runner(path)
     else:
         torch.export.save(program, path, extra_files={NOTES: json.dumps(notes_of(model, form), ensure_ascii=False)})
         module = torch.export.load(path).module()
@@ -204,7 +205,7 @@ def _made(model: Model, path: Path, form: Form, *, any_size: bool) -> Exported:
             f"The exported program is off by {worst.error:.1e} of the largest logit at {_by(worst.size)} px, more than"
             f" {TOLERANCE[form.precision]:.0e}: it is not kept."
         )
-    named = tuple(size if isinstance(size, int) else _named(str(size), symbols) for size in shape)
+    named = tuple(size if isinstance(size, int) else onnx_file.renamed(str(size), symbols) for size in shape)
     size = sum(file.stat().st_size for file in path.parent.iterdir())
     return Exported(path, SUFFIXES[path.suffix], named, any_size, checks, size)
 
@@ -220,6 +221,8 @@ def _trace(program: _Program, model: Model, form: Form, *, any_size: bool) -> Ex
     try:
         with torch.no_grad():  # with gradients, attention would take other shapes
             return torch.export.export(program, (images,), dynamic_shapes=(free,))
+    except ImageError as error:
+        raise ExportError("This model takes images of one size.") from error
     except Exception as error:  # of many kinds, torch's and those of the model
         what = "images of any size" if any_size else "batches of any number of images"
         raise ExportError(f"This model cannot be exported for {what} ({_reason(error)}).") from error
@@ -260,12 +263,6 @@ def _symbols(shape: Sequence[Any], config: Any, form: Form) -> dict[str, str]:
             for symbol in shape[place].node.expr.free_symbols:
                 found[str(symbol)] = name
     return found
-
-
-def _named(size: str, symbols: dict[str, str]) -> str:
-    for symbol, name in symbols.items():
-        size = size.replace(symbol, name)
-    return size
 
 
 def _accept_sizes(program: ExportedProgram, sizes: Sequence[tuple[int, int]], model: Model, form: Form) -> None:

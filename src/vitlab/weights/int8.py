@@ -70,6 +70,7 @@ def export_int8(
     if path.suffix != ".onnx" or form.precision != "float32":
         raise ExportError("int8 is for ONNX files made of float32: give a name that ends in .onnx, and no float16.")
     check_path(path)
+    path.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix=f".{path.name}.", dir=path.parent) as name:
         before, folder = Path(name, "float32.onnx"), Path(name, "int8")
         folder.mkdir()

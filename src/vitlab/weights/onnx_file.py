@@ -105,7 +105,7 @@ def _quietly() -> Iterator[None]:
 
 
 def _translations() -> dict[Any, Callable[..., Any]]:
-    """What onnxscript 0.7 translates wrongly, or not at all, where a size is not known beforehand."""
+    """What onnxscript 0.7 does not translate where a size is not known beforehand."""
     op = imported("onnxscript").opset18
     core = imported("onnxscript.function_libs.torch_lib.ops.core")
 
@@ -115,19 +115,7 @@ def _translations() -> dict[Any, Callable[..., Any]]:
             return core.aten_remainder_scalar(value, divisor)
         return op.Mod(value, op.CastLike(divisor, value))  # signs as in Python: those of the divisor
 
-    def repeat_interleave(value: Any, repeats: Any, dim: int | None = None, output_size: Any = None) -> Any:
-        """There, a vector's entries are not repeated a number of times that is a size."""
-        if dim not in (None, 0) or isinstance(repeats, int) or len(value.shape) != 1:
-            return core.aten_repeat_interleave_self_int(value, repeats, dim)
-        del output_size
-        ones = op.Constant(value_ints=[1])
-        times = op.Concat(ones, op.Reshape(repeats, ones), axis=0)
-        return op.Reshape(op.Tile(op.Unsqueeze(value, ones), times), op.Constant(value_ints=[-1]))
-
-    return {
-        torch.ops.aten.remainder.Scalar: remainder,
-        torch.ops.aten.repeat_interleave.self_int: repeat_interleave,
-    }
+    return {torch.ops.aten.remainder.Scalar: remainder}
 
 
 def _fold(model: Any) -> None:
@@ -157,18 +145,17 @@ def _keep_padding(model: Any) -> None:
         node.replace_input_with(0, kept.outputs[0])
 
 
+def renamed(size: str, symbols: Mapping[str, str]) -> str:
+    """A size that was not known, in names that say what it is: '16*rows' for '16*s30'."""
+    return re.sub(r"\w+", lambda match: symbols.get(match[0], match[0]), size)
+
+
 def _rename(model: Any, symbols: Mapping[str, str]) -> None:
-    """Unknown sizes by names that say what they are."""
-    if not symbols:
-        return
     ir = imported("onnx_ir")
-    pattern = re.compile(r"\b(" + "|".join(map(re.escape, symbols)) + r")\b")
     values = [*model.graph.inputs, *(output for node in model.graph.all_nodes() for output in node.outputs)]
     for value in values:
         if value.shape is not None:
             value.shape = ir.Shape(
-                pattern.sub(lambda match: symbols[match[1]], size.value)
-                if isinstance(size, ir.SymbolicDim) and size.value is not None
-                else size
+                renamed(size.value, symbols) if isinstance(size, ir.SymbolicDim) and size.value is not None else size
                 for size in value.shape
             )

@@ -1,0 +1,100 @@
+"""Writes docs/zoo.md from the zoo's tables: `python docs/zoo.py`; with --check it says whether the page is current."""
+
+import sys
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+from vitlab.core.config import from_dict
+from vitlab.models.cost import count_flops, count_parameters
+from vitlab.models.create import empty_model, family_of
+from vitlab.models.zoo import ZOO, find_row
+from vitlab.models.zoo_row import ZooRow
+from vitlab.models.zoo_timm import EFFICIENTNETS
+
+PAGE = Path(__file__).with_name("zoo.md")
+HEAD = """# The zoo
+
+Written by `python docs/zoo.py` from the tables in `src/vitlab/models/zoo*.py`; not to be edited. On the command line:
+
+    vitlab models                # all of it
+    vitlab models "vit-b*-224"   # some of it; --json for programs
+    vitlab models "timm:eff*"    # timm's, where it is installed
+
+`vitlab.create(name)` builds a model with fresh weights; keywords change fields of its configuration. *Stated* is the
+number of parameters as the source prints it, or worked out by hand where the source says so: of the whole model or,
+where it says *backbone*, without pooling head and classifier. *Counted* is that of the whole model which vitlab builds.
+GFLOPs are for one image of that resolution: two FLOPs a multiply-add, matrix products, convolutions and attention only.
+"""
+TITLES = {  # a family's section and the command that fits it; a family that is not named here has its name
+    "vit": ("Vision Transformers", "vitlab models vit-"),
+    "hybrid": ("Hybrids: a ViT over a ResNet's feature map", "vitlab models r50-vit"),
+    "bit": ("BiT: Big Transfer's ResNets", "vitlab models bit-"),
+    "cvt": ("CvT: convolutional vision Transformers", "vitlab models cvt-"),
+    "coatnet": ("CoAtNet", "vitlab models coatnet-"),
+    "vmoe": ("V-MoE: mixtures of experts", "vitlab models vmoe-"),
+    "axial": ("Axial-ViT: rows, then columns", "vitlab models axial"),
+    "sasa": ("Stand-alone self-attention", "vitlab models sasa"),
+    "non-local": ("Non-local networks", "vitlab models nonlocal"),
+    "timm": ("EfficientNet, through timm", 'vitlab models "timm:*efficientnet_b*"'),
+}
+COLUMNS = "| name | resolution | stated | counted | GFLOPs | source |\n|-|-:|-:|-:|-:|-|"
+
+
+def timm_models() -> list[ZooRow]:
+    """timm's EfficientNets, which have a published count."""
+    return [find_row(f"timm:{name}") for name in EFFICIENTNETS]
+
+
+def sections(rows: Iterable[ZooRow]) -> dict[str, list[ZooRow]]:
+    """The rows of each family, in the order of the table."""
+    by_family: dict[str, list[ZooRow]] = {}
+    for row in rows:
+        by_family.setdefault(row.family, []).append(row)
+    return by_family
+
+
+def fixed_cells(row: ZooRow) -> tuple[str, str, str, str]:
+    """What needs no counting: name, resolution, the stated number of parameters, source."""
+    height, width = config_of(row).image_size
+    resolution = str(height) if height == width else f"{height} x {width}"
+    stated = f"{row.published}{', backbone' if row.counts == 'backbone' else ''}"
+    return f"`{row.name}`", resolution, stated, row.source.replace("|", "\\|")
+
+
+def config_of(row: ZooRow) -> Any:
+    return from_dict(family_of(row.family).config, row.config, where=row.name)
+
+
+def line(row: ZooRow) -> str:
+    name, resolution, stated, source = fixed_cells(row)
+    model = empty_model(config_of(row))
+    parameters, flops = count_parameters(model), count_flops(model) / 1e9
+    counted = f"{parameters / 1e6:.2f} M" if parameters >= 1e6 else f"{parameters / 1e3:.1f} k"
+    cost = f"{flops:.2f}" if flops >= 0.1 else f"{flops:.1g}"
+    return "| " + " | ".join((name, resolution, stated, counted, cost, source)) + " |"
+
+
+def page(rows: Sequence[ZooRow]) -> str:
+    """The whole document."""
+    parts = [HEAD]
+    for family, members in sections(rows).items():
+        title, command = TITLES.get(family, (family, "vitlab models"))
+        parts.append(f"\n## {title}\n\n    {command}\n\n{COLUMNS}\n" + "\n".join(map(line, members)) + "\n")
+    return "".join(parts)
+
+
+def main(arguments: Sequence[str]) -> int:
+    written = page([*ZOO.values(), *timm_models()])
+    if "--check" in arguments:
+        current = PAGE.exists() and PAGE.read_text(encoding="utf-8") == written
+        print(
+            "docs/zoo.md is current." if current else "docs/zoo.md is not what the zoo's tables say: python docs/zoo.py"
+        )
+        return 0 if current else 1
+    PAGE.write_text(written, encoding="utf-8")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

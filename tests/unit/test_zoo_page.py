@@ -1,0 +1,54 @@
+"""docs/zoo.md says what the zoo's tables say."""
+
+import importlib.util
+import re
+import shlex
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+from vitlab.models.create import FAMILIES
+from vitlab.models.zoo import ZOO, list_models
+
+DOCS = Path(__file__).parents[2] / "docs"
+
+
+@pytest.fixture(scope="module")
+def zoo() -> ModuleType:
+    spec = importlib.util.spec_from_file_location("docs_zoo", DOCS / "zoo.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def table_lines() -> dict[str, list[str]]:
+    """The cells of each row by the name in it."""
+    lines = [line for line in (DOCS / "zoo.md").read_text(encoding="utf-8").splitlines() if line.startswith("| `")]
+    cells = [[cell.strip() for cell in re.split(r"(?<!\\)\|", line)[1:-1]] for line in lines]
+    return {row[0].strip("`"): row for row in cells}
+
+
+def test_the_page_has_every_row(zoo: ModuleType) -> None:
+    """Its numbers that need counting are under `slow`; `python docs/zoo.py` writes them."""
+    lines = table_lines()
+    rows = {row.name: row for row in [*ZOO.values(), *zoo.timm_models()]}
+    assert list(lines) == [row.name for members in zoo.sections(rows.values()).values() for row in members]
+    for name, row in rows.items():
+        cells = lines[name]
+        assert (cells[0], cells[1], cells[2], cells[5]) == zoo.fixed_cells(row), "run python docs/zoo.py"
+
+
+def test_every_family_has_a_section_and_its_command_lists_it(zoo: ModuleType) -> None:
+    assert set(zoo.TITLES) == set(FAMILIES)
+    for family, (_, command) in zoo.TITLES.items():
+        found = list_models(shlex.split(command)[2])
+        assert family in {row.family for row in found}
+
+
+@pytest.mark.slow
+def test_the_page_is_current(zoo: ModuleType, capsys: pytest.CaptureFixture[str]) -> None:
+    assert zoo.main(["--check"]) == 0, "run python docs/zoo.py"
+    assert "is current" in capsys.readouterr().out
