@@ -37,8 +37,9 @@ bench: .venv/.dev ## every benchmark in turn
 	    echo "== $$script"; $(PY) "$$script"; \
 	done
 
-docs: .venv/.dev ## check that the links in the documents resolve
+docs: .venv/.dev ## check that the links in the documents resolve, and that the zoo's page is the zoo
 	@$(PY) docs/check.py
+	@$(PY) docs/zoo.py --check
 
 clean: ## remove caches and builds
 	@rm -rf build dist .hypothesis .import_linter_cache .pytest_cache .ruff_cache

@@ -50,6 +50,7 @@ def digits(tmp_path: Path) -> Path:
     return tmp_path / "digits"
 
 
+@pytest.mark.slow
 @pytest.mark.compiled
 def test_in_8_bits(digits: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     target = tmp_path / "out" / "digits.onnx"

@@ -97,7 +97,7 @@ def padded(
 
 def _same(side: int, size: int, stride: int) -> tuple[int, int]:
     """TensorFlow's SAME: as many places as strides begin in the side, what is missing shared, more of it last."""
-    missing = max((-(-side // stride) - 1) * stride + size - side, 0)
+    missing = max(size - (side % stride or stride), 0)
     return missing // 2, missing - missing // 2
 
 

@@ -126,6 +126,7 @@ def test_a_runs_card_has_its_scores_and_recipe(tmp_path: Path) -> None:
     assert load(run).labels == ("a", "b", "c")
 
 
+@pytest.mark.slow
 def test_a_run_that_ended_has_its_scores_in_the_card(short: Recipe, tmp_path: Path) -> None:
     outcome = vitlab.train(short, out=tmp_path / "run")
     text = (tmp_path / "run" / "model" / "README.md").read_text()

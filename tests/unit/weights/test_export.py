@@ -23,6 +23,7 @@ from vitlab.models.vit import ViTConfig
 from vitlab.weights import export as exporting
 from vitlab.weights import onnx_file
 from vitlab.weights.export import Form, export
+from vitlab.weights.int8 import quantise
 
 SIZES: dict[str, Any] = {"image_size": (16, 24), "patch_size": 8, "width": 16, "depth": 2, "mlp_dim": 24, "heads": 2}
 ONE_SIZE = {"coatnet", "timm"}  # biases resized in a way that is traced for one size; timm's small ViT
@@ -75,6 +76,13 @@ def test_vit_as_onnx(tmp_path: Path) -> None:
     assert from_dict(Preprocess, json.loads(notes["preprocess"]), where="notes") == model.preprocess
     assert from_dict(ViTConfig, json.loads(notes["config"]), where="notes") == vit()
     assert onnx_file.read_notes(path) == notes
+
+    eighth = path.with_name("int8.onnx")  # measured on digits in tests/cli/test_export.py
+    assert quantise(path, eighth) == 11  # patches, four in the first layer, five in the last (q apart), head
+    assert onnx_file.read_notes(eighth).items() >= notes.items()
+    images = torch.randn(4, 3, 32, 16).numpy()
+    rounded, wanted = onnx_file.runner(eighth)(images), onnx_file.runner(path)(images)
+    assert 0.95 < np.corrcoef(rounded.ravel(), wanted.ravel())[0, 1] < 1  # random weights make much of rounding
 
 
 @pytest.mark.slow

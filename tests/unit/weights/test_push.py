@@ -161,6 +161,7 @@ def test_what_the_hub_refuses(hub: HubStandIn, tmp_path: Path) -> None:
     assert hub.repositories["owner/broken"].files == {}
 
 
+@pytest.mark.slow
 def test_a_hub_that_cannot_be_reached(tmp_path: Path) -> None:
     closed = HubStandIn()
     closed.server_close()
