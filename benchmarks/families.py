@@ -1,6 +1,6 @@
 """Speed of the other families beside the peer that has each, in one run.
 
-    python benchmarks/families.py                      all families, eager: some ten minutes on two cores
+    python benchmarks/families.py                      all families, eager: some four minutes on two cores
     python benchmarks/families.py --families cvt --rounds 9
 
 As in benchmarks/models.py: forward passes and training steps at 224 px in float32, interleaved round by round. A ratio

@@ -1,6 +1,5 @@
 """What the verbs do, as functions. Nothing here prints."""
 
-import contextlib
 import dataclasses
 import logging
 import os
@@ -20,6 +19,7 @@ from vitlab.core.errors import Error, ImageError
 from vitlab.core.pictures import Picture
 from vitlab.core.preprocess import Preprocess
 from vitlab.data.decoding import StrPath, find_images, read_image
+from vitlab.inspection.capture import evaluating
 from vitlab.models.contract import Model
 from vitlab.models.create import create
 from vitlab.models.zoo import ZooRow, list_models
@@ -107,7 +107,7 @@ def predict(
 
     answers: list[Prediction] = []
     waiting: list[tuple[int, Pixels]] = []
-    with _evaluating(model), torch.inference_mode():
+    with evaluating(model), torch.inference_mode():
         for index, decoded in enumerate(_decode_ahead(items, model.preprocess, ahead=2 * batch_size)):
             source = _source(items[index])
             if isinstance(decoded, ImageError):
@@ -473,15 +473,3 @@ def _answer(model: Model, waiting: list[tuple[int, Pixels]], answers: list[Predi
             for value, index in zip(row_values, row_indices, strict=True)
         )
         answers[place] = Prediction(answers[place].source, tuple(scored))
-
-
-@contextlib.contextmanager
-def _evaluating(model: Model) -> Iterator[None]:
-    """The model in evaluation mode inside the block, each of its modules as it was afterwards."""
-    training = [(module, module.training) for module in model.modules()]
-    model.eval()
-    try:
-        yield
-    finally:
-        for module, flag in training:
-            module.training = flag

@@ -115,3 +115,9 @@ def test_values_are_read_as_json_lists_or_names(text: str, value: Any) -> None:
 def test_malformed_overrides_are_refused(items: list[str]) -> None:
     with pytest.raises(Error, match="--set"):
         parse_assignments(items, where="--set")
+
+
+def test_what_only_fresh_weights_need_keeps_no_model_from_another_format(tmp_path: Path) -> None:
+    model = vitlab.create("vit-digits", positions_std=0.5, residual_scale=0.0)
+    vitlab.save(model, tmp_path / "model")
+    assert main(["convert", str(tmp_path / "model"), str(tmp_path / "model.npz"), "--format", "google"]) == 0

@@ -19,6 +19,7 @@ from vitlab.weights.mapping import Rule
 # What a file need not say: it changes nothing about what trained weights compute at their own resolution.
 NOT_STORED = {
     "positions_std",
+    "residual_scale",
     "dropout",
     "attention_dropout",
     "drop_path",
