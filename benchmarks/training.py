@@ -19,12 +19,14 @@ import numpy as np
 import torch
 import torch.nn.functional as F
 
+from vitlab.core.compiling import compile_options
 from vitlab.data.contract import DataSet, Split
 from vitlab.recipes import find_recipe
 from vitlab.training import prepare
 from vitlab.training.average import Average
 from vitlab.training.captured import CapturedStepper
 from vitlab.training.distribution import World
+from vitlab.training.muon import Muon
 from vitlab.training.optimisers import build
 from vitlab.training.recipe import Recipe
 from vitlab.training.state import State
@@ -60,8 +62,10 @@ def make(recipe: Recipe, batch: int, kind: type[Stepper]) -> tuple[Stepper, Worl
     feed = prepare.build_feed(recipe, split, pixels, model.preprocess, 10, world, 0)
     average = Average(model, 0.999)
     state = State(model, objective, build(model, [], recipe.optimiser, on_device=True), average)
-    model.compile()
-    average.compile()
+    model.compile(options=compile_options(world.device))
+    for part in (average, *state.optimisers):
+        if isinstance(part, Average | Muon):
+            part.compile()
     feed.compile()  # pyright: ignore[reportAttributeAccessIssue]
     autocast = functools.partial(torch.autocast, "cuda", torch.bfloat16)
     return (

@@ -1,6 +1,7 @@
 """Writes docs/zoo.md from the zoo's tables: `python docs/zoo.py`; with --check it says whether the page is current."""
 
 import sys
+import textwrap
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,7 @@ from vitlab.models.create import empty_model, family_of
 from vitlab.models.zoo import ZOO, find_row
 from vitlab.models.zoo_row import ZooRow
 from vitlab.models.zoo_timm import EFFICIENTNETS
+from vitlab.recipes import RECIPES
 
 PAGE = Path(__file__).with_name("zoo.md")
 HEAD = """# The zoo
@@ -25,6 +27,9 @@ Written by `python docs/zoo.py` from the tables in `src/vitlab/models/zoo*.py`; 
 number of parameters as the source prints it, or worked out by hand where the source says so: of the whole model or,
 where it says *backbone*, without pooling head and classifier. *Counted* is that of the whole model which vitlab builds.
 GFLOPs are for one image of that resolution: two FLOPs a multiply-add, matrix products, convolutions and attention only.
+
+*Recipes* are the trainings of the family's paper or of later work: `vitlab train RECIPE`. Their files in
+`src/vitlab/recipes` say where the figures are from, and which of them no source confirmed.
 """
 TITLES = {  # a family's section and the command that fits it; a family that is not named here has its name
     "vit": ("Vision Transformers", "vitlab models vit-"),
@@ -37,6 +42,10 @@ TITLES = {  # a family's section and the command that fits it; a family that is 
     "sasa": ("Stand-alone self-attention", "vitlab models sasa"),
     "non-local": ("Non-local networks", "vitlab models nonlocal"),
     "timm": ("EfficientNet, through timm", 'vitlab models "timm:*efficientnet_b*"'),
+}
+NOTES = {
+    "vmoe": "The authors' checkpoints (`NAME.index` and its shards `NAME.data-*` beside it, from"
+    ' `gs://vmoe_checkpoints`) are read as they are: `vitlab.load("NAME.index")`.',
 }
 COLUMNS = "| name | resolution | stated | counted | GFLOPs | source |\n|-|-:|-:|-:|-:|-|"
 
@@ -75,12 +84,27 @@ def line(row: ZooRow) -> str:
     return "| " + " | ".join((name, resolution, stated, counted, cost, source)) + " |"
 
 
+def recipes_of(family: str) -> list[str]:
+    """The names of the recipes for models of a family; a published checkpoint's name begins with its row's."""
+    sources = {name: build().model.source.split(".")[0] for name, build in RECIPES.items()}
+    return [name for name, source in sources.items() if source in ZOO and ZOO[source].family == family]
+
+
+def opening(family: str) -> str:
+    """What stands between a section's command and its table."""
+    names = [f"`{name}`" for name in recipes_of(family)]
+    parts = ([f"Recipes: {', '.join(names)}."] if names else []) + ([NOTES[family]] if family in NOTES else [])
+    return "".join(f"{textwrap.fill(part, 120, break_on_hyphens=False)}\n\n" for part in parts)
+
+
 def page(rows: Sequence[ZooRow]) -> str:
     """The whole document."""
     parts = [HEAD]
     for family, members in sections(rows).items():
         title, command = TITLES.get(family, (family, "vitlab models"))
-        parts.append(f"\n## {title}\n\n    {command}\n\n{COLUMNS}\n" + "\n".join(map(line, members)) + "\n")
+        parts.append(
+            f"\n## {title}\n\n    {command}\n\n{opening(family)}{COLUMNS}\n" + "\n".join(map(line, members)) + "\n"
+        )
     return "".join(parts)
 
 

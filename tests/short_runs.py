@@ -11,24 +11,21 @@ from vitlab.training.recipe import DataChoice, ModelChoice, Recipe
 from vitlab.training.schedules import Schedule
 
 
-@pytest.fixture
-def small_set(tmp_path: Path) -> Path:
+def write_small_set(path: Path) -> Path:
     """120 pictures of 8 x 8 in three classes that differ in brightness."""
     rng = np.random.default_rng(0)
     labels = np.arange(120) % 3
     images = rng.integers(0, 120, size=(120, 8, 8, 3)) + labels[:, None, None, None] * 60
-    path = tmp_path / "a set.npz"
     np.savez(path, images=images.astype(np.uint8), labels=labels)
     return path
 
 
-@pytest.fixture
-def short(small_set: Path) -> Recipe:
+def short_recipe(source: Path) -> Recipe:
     """24 steps with all that randomness touches: workers aside, which `data.resident` decides."""
     return Recipe(
         name="short",
         model=ModelChoice(source="vit-digits", dropout=0.1, drop_path=0.1, set=("depth=1",)),
-        data=DataChoice(source=str(small_set), val_fraction=0.2),
+        data=DataChoice(source=str(source), val_fraction=0.2),
         augmentation=Augmentation(crop="pad", pad=1, mixup=0.8, cutmix=1.0, erase=0.2),
         optimiser=Optimiser(rate=3e-3, weight_decay=0.1, clip=1.0, average=0.9),
         schedule=Schedule(total="24 steps", warmup="4 steps"),
@@ -37,3 +34,13 @@ def short(small_set: Path) -> Recipe:
         checkpoint_every="4 steps",
         log_every="3 steps",
     )
+
+
+@pytest.fixture
+def small_set(tmp_path: Path) -> Path:
+    return write_small_set(tmp_path / "a set.npz")
+
+
+@pytest.fixture
+def short(small_set: Path) -> Recipe:
+    return short_recipe(small_set)

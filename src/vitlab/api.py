@@ -3,23 +3,16 @@
 import dataclasses
 import logging
 import os
-from collections import deque
-from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, TypeAlias
+from typing import TYPE_CHECKING, Any, Literal
 
-import numpy as np
 import torch
-from PIL import Image
-from torch import Tensor
 
-from vitlab.core.errors import Error, ImageError
-from vitlab.core.pictures import Picture
-from vitlab.core.preprocess import Preprocess
-from vitlab.data.decoding import StrPath, find_images, read_image
-from vitlab.inspection.capture import evaluating
+from vitlab.core.errors import Error
+from vitlab.data.decoding import Input, StrPath, find_inputs
+from vitlab.evaluation import prediction
+from vitlab.evaluation.prediction import Prediction, Scored
 from vitlab.models.contract import Model
 from vitlab.models.create import create
 from vitlab.models.zoo import ZooRow, list_models
@@ -58,28 +51,7 @@ __all__ = [
     "train",
 ]
 
-Input: TypeAlias = StrPath | Picture
-Pixels: TypeAlias = np.ndarray[Any, Any]
 log = logging.getLogger("vitlab")
-DECODERS = min(4, os.cpu_count() or 1)  # Pillow lets go of Python's lock while it decodes and resizes
-
-
-@dataclass(frozen=True)
-class Scored:
-    """A class and its probability; a class without a name is called by its index."""
-
-    label: str
-    index: int
-    probability: float
-
-
-@dataclass(frozen=True)
-class Prediction:
-    """An image's most probable classes, or why it could not be read."""
-
-    source: str | None  # the path, where the image was one
-    classes: tuple[Scored, ...] = ()
-    error: str | None = None
 
 
 def predict(
@@ -95,32 +67,9 @@ def predict(
     `model` is a model or a source for `load`; `images` are paths (folders are searched), PIL images or arrays, one or
     several. `progress` is called with the number of images answered so far and of all.
     """
-    if top < 1:
-        raise Error(f"top must be at least 1, not {top}.")
-    if batch_size < 1:
-        raise Error(f"The batch size must be at least 1, not {batch_size}.")
-    items = _items(images)
-    if not isinstance(model, Model):
-        model = load(os.fspath(model))
-    if getattr(model.config, "num_classes", None) == 0:
-        raise Error("The model has no classifier: it gives features, not classes.")
-
-    answers: list[Prediction] = []
-    waiting: list[tuple[int, Pixels]] = []
-    with evaluating(model), torch.inference_mode():
-        for index, decoded in enumerate(_decode_ahead(items, model.preprocess, ahead=2 * batch_size)):
-            source = _source(items[index])
-            if isinstance(decoded, ImageError):
-                answers.append(Prediction(source, error=str(decoded)))
-            else:
-                answers.append(Prediction(source))
-                waiting.append((index, decoded))
-            if len(waiting) == batch_size or index == len(items) - 1:
-                _answer(model, waiting, answers, top)
-                waiting.clear()
-                if progress is not None:
-                    progress(index + 1, len(items))
-    return answers
+    prediction.check(top, batch_size)
+    items = find_inputs(images)
+    return prediction.predict(_named(model)[0], items, top, batch_size, progress)
 
 
 def train(
@@ -262,7 +211,7 @@ def inspect(
     return inspect_pictures(
         loaded,
         name,
-        _items(images),
+        find_inputs(images),
         out=None if out is None else Path(out),
         data=data,
         other=other,
@@ -344,7 +293,7 @@ def embed(
     from vitlab.studies.evaluate import share_of
     from vitlab.training.distribution import join
 
-    items = _items(images)
+    items = find_inputs(images)
     if isinstance(model, Model) and image_size is not None:
         raise Error("A model that is in memory has its resolution: load it with image_size instead.")
     with join(device) as world:
@@ -416,60 +365,3 @@ def _run_folder(out: StrPath | None, name: str) -> Path:
         number += 1
         folder = Path("runs", f"{name}-{number}")
     return folder
-
-
-def _items(images: Input | Iterable[Input]) -> list[Input]:
-    if isinstance(images, np.ndarray):
-        return list(images) if images.ndim == 4 else [images]
-    if isinstance(images, str | os.PathLike | Image.Image):
-        images = [images]
-    items: list[Input] = []
-    for image in images:
-        items += find_images(image) if isinstance(image, str | os.PathLike) else [image]
-    return items
-
-
-def _source(item: Input) -> str | None:
-    return os.fspath(item) if isinstance(item, str | os.PathLike) else None
-
-
-def _decode(item: Input, preprocess: Preprocess) -> Pixels | ImageError:
-    try:
-        picture = read_image(item) if isinstance(item, str | os.PathLike) else item
-        return np.asarray(preprocess.picture(picture))
-    except ImageError as error:
-        return error
-
-
-def _decode_ahead(items: list[Input], preprocess: Preprocess, ahead: int) -> Iterator[Pixels | ImageError]:
-    """The items' pixels in order, decoded by threads that are at most `ahead` items in front of the model."""
-    waiting: deque[Future[Pixels | ImageError]] = deque()
-    with ThreadPoolExecutor(DECODERS) as pool:
-        try:
-            for item in items:
-                waiting.append(pool.submit(_decode, item, preprocess))
-                if len(waiting) > ahead:
-                    yield waiting.popleft().result()
-            while waiting:
-                yield waiting.popleft().result()
-        finally:
-            pool.shutdown(wait=False, cancel_futures=True)
-
-
-def _answer(model: Model, waiting: list[tuple[int, Pixels]], answers: list[Prediction], top: int) -> None:
-    """Fill in the answers of the images that wait."""
-    if not waiting:
-        return
-    weight = next(model.parameters())
-    pixels = torch.from_numpy(np.stack([pixels for _, pixels in waiting])).to(weight.device).permute(0, 3, 1, 2)
-    probabilities: Tensor = model(model.preprocess.normalise(pixels).to(weight.dtype)).float().softmax(dim=-1)
-    if not probabilities.isfinite().all():
-        raise Error("The model's output is not finite: its weights are damaged.")
-    values, indices = probabilities.sort(dim=-1, descending=True, stable=True)
-    rows = zip(waiting, values[:, :top].tolist(), indices[:, :top].tolist(), strict=True)
-    for (place, _), row_values, row_indices in rows:
-        scored = (
-            Scored(model.labels[index] if model.labels else f"class {index}", index, value)
-            for value, index in zip(row_values, row_indices, strict=True)
-        )
-        answers[place] = Prediction(answers[place].source, tuple(scored))

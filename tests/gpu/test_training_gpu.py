@@ -143,3 +143,17 @@ def test_stepper_on_the_gpu_without_a_resident_set(short: Recipe, tmp_path: Path
     recipe = changed(short, **{"data.resident": False, "data.workers": 2})
     ended = session.train(recipe, tmp_path / "run", device="cuda", show=False)
     assert ended.step == 24
+
+
+def test_captured_steps_keep_batch_norms_statistics_too(
+    short: Recipe, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plain = {"model.source": "sasa-digits", "model.set": (), "model.image_size": 32, "optimiser.rate": 1e-3}
+    recipe = exact(short, **plain)
+    session.train(recipe, tmp_path / "captured", device="cuda", show=False)
+    monkeypatch.setattr(session, "can_capture", lambda _: False)
+    session.train(recipe, tmp_path / "eager", device="cuda", show=False)
+    captured, eager = (load(tmp_path / name).state_dict() for name in ("captured", "eager"))
+    assert any(name.endswith("running_mean") for name in captured)
+    for name, value in eager.items():
+        assert close(captured[name].double(), value.double()) < 5e-3 or value.norm() == 0, name

@@ -1,9 +1,6 @@
 """Experts in two gloo processes against all of them in one."""
 
 import json
-import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -11,6 +8,7 @@ import torch
 from safetensors.torch import load_file
 
 from changing import changed
+from processes import torchrun
 from vitlab.core.config import to_dict
 from vitlab.models.create import create
 from vitlab.objectives.contract import Batch
@@ -22,32 +20,30 @@ STEP = """
 import sys
 import torch
 import torch.distributed as dist
+from torch.distributed.tensor import DTensor
 from vitlab.models.create import create
 from vitlab.objectives.contract import Batch
 from vitlab.objectives.supervised import Supervised
-from vitlab.training.experts import replicate_rest, spread_experts, whole_state
+from vitlab.training.distribution import World, spread
 
 dist.init_process_group("gloo")
 rank = dist.get_rank()
 given = torch.load(sys.argv[1])
 model = create("vmoe-digits", router_noise=0.0, group=4, capacity=0.8)
 model.load_state_dict(given["weights"])
-own = spread_experts(model)
-assert model.get_parameter("blocks.1.mlp.experts.up.weight").shape[0] == 2
-module = replicate_rest(model.train(), own, torch.device("cpu"))
+module = spread(model.train(), World(rank, 2, torch.device("cpu")), "experts", torch.float32)
 batch = Batch(given["images"].chunk(2)[rank], given["targets"].chunk(2)[rank])
 logits = module(batch.images)
 model.auxiliary()
 for _ in range(2):  # two parts of an accumulated batch
     Supervised().backward(module, batch, 0, scale=0.5)
-with torch.no_grad():
-    found = {name: parameter.grad for name, parameter in model.named_parameters()}
-    for name, parameter in model.named_parameters():
-        parameter.copy_(found[name])
-    gradients = whole_state(model, own)
+found = {name: parameter.grad for name, parameter in model.named_parameters()}
+held = {name: len(value.to_local()) for name, value in found.items() if isinstance(value, DTensor)}
+assert len(held) == 8 and set(held.values()) == {2}, held
+gradients = {name: value.full_tensor() if name in held else value for name, value in found.items()}
 torch.save({"logits": logits.detach(), "gradients": gradients}, f"{sys.argv[2]}/{rank}.pt")
 dist.barrier()
-del module, own  # which hold on to the group
+del module  # which holds on to the group
 dist.destroy_process_group()
 """
 
@@ -66,10 +62,7 @@ session.train(recipe, Path(sys.argv[1]), device="cpu", show=False)
 def two_processes(script: str, tmp_path: Path, *arguments: Path) -> None:
     file = tmp_path / "script.py"
     file.write_text(script)
-    launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
-    command = [*launcher, str(file), *map(str, arguments)]
-    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-    run = subprocess.run(command, capture_output=True, text=True, check=False, timeout=300, env=environment)
+    run = torchrun(file, *arguments)
     assert run.returncode == 0, run.stderr[-3000:]
 
 

@@ -29,7 +29,8 @@ def test_a_recipe_resolves_and_says_what_it_is(name: str) -> None:
     assert recipe.model.source in (PUBLISHED if recipe.model.pretrained else ZOO)
     assert from_dict(Recipe, json.loads(json.dumps(to_dict(recipe))), where=name) == recipe
     schedule = resolve(recipe.schedule, Pace(recipe.batch_size, SIZES.get(recipe.data.source, 50_000)))
-    assert schedule.factor(schedule.total - 1) < schedule.factor(schedule.warmup)
+    if recipe.schedule.kind != "constant":
+        assert schedule.factor(schedule.total - 1) < schedule.factor(schedule.warmup)
 
 
 @pytest.mark.parametrize("name", RECIPES)
@@ -38,7 +39,7 @@ def test_a_recipe_trains(name: str, small_set: Path, tmp_path: Path) -> None:
     source = "vit-digits"
     if recipe.model.pretrained:
         source = str(tmp_path / "trained")
-        save(create("vit-digits"), source)
+        save(create("vit-digits", num_classes=3 if recipe.model.keep_head else 10), source)
     if recipe.teacher.source is not None:
         save(create("vit-digits", num_classes=3), tmp_path / "teacher")
         recipe = changed(recipe, **{"teacher.source": str(tmp_path / "teacher")})

@@ -48,6 +48,14 @@ def test_every_family_has_a_section_and_its_command_lists_it(zoo: ModuleType) ->
         assert family in {row.family for row in found}
 
 
+def test_every_family_of_ours_names_its_recipes(zoo: ModuleType) -> None:
+    page = re.sub(r"\s+", " ", (DOCS / "zoo.md").read_text(encoding="utf-8"))
+    for family in set(FAMILIES) - {"timm"}:
+        names = zoo.recipes_of(family)
+        assert names, f"{family} has no recipe"
+        assert f"Recipes: {', '.join(f'`{name}`' for name in names)}." in page, "run python docs/zoo.py"
+
+
 @pytest.mark.slow
 def test_the_page_is_current(zoo: ModuleType, capsys: pytest.CaptureFixture[str]) -> None:
     assert zoo.main(["--check"]) == 0, "run python docs/zoo.py"

@@ -15,11 +15,12 @@ import numpy as np
 from PIL import Image, UnidentifiedImageError
 
 from vitlab.core.errors import ImageError
-from vitlab.core.pictures import orientation_of, quiet_pillow, reason, to_rgb
+from vitlab.core.pictures import Picture, orientation_of, quiet_pillow, reason, to_rgb
 from vitlab.data.contract import Array
 from vitlab.data.jpeg import Header, decode_jpeg, read_header
 
 StrPath: TypeAlias = str | os.PathLike[str]
+Input: TypeAlias = StrPath | Picture
 Box: TypeAlias = tuple[int, int, int, int]  # top, left, height, width
 
 MAX_PIXELS = 178_956_970  # where Pillow too speaks of a decompression bomb; 512 MiB of RGB
@@ -126,6 +127,18 @@ def find_images(paths: StrPath | Iterable[StrPath]) -> list[Path]:
             raise ImageError(f"The folder {path} holds no images.")
         found += inside
     return found
+
+
+def find_inputs(images: Input | Iterable[Input]) -> list[Input]:
+    """Every picture of what a caller gave: paths (folders are searched), PIL images or arrays, one or several."""
+    if isinstance(images, np.ndarray):
+        return list(images) if images.ndim == 4 else [images]
+    if isinstance(images, str | os.PathLike | Image.Image):
+        images = [images]
+    items: list[Input] = []
+    for image in images:
+        items += find_images(image) if isinstance(image, str | os.PathLike) else [image]
+    return items
 
 
 @functools.cache

@@ -9,6 +9,7 @@ import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor
 
+from vitlab.core.compiling import compile_options
 from vitlab.core.preprocess import Preprocess
 from vitlab.core.random import key
 from vitlab.data.augmentation import Augmentation, augment, crop, erase, make_tables, mix
@@ -108,7 +109,7 @@ class ResidentFeed:
 
     def compile(self) -> None:
         """Make batches with one compiled function."""
-        self.made = torch.compile(self.make)
+        self.made = torch.compile(self.make, options=compile_options(self.pixels.device))
 
     def close(self) -> None:
         """Nothing is held open."""

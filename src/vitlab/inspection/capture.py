@@ -14,7 +14,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from vitlab.core.errors import Error
-from vitlab.models.contract import AttentionTap, Layout, Model, Tokens
+from vitlab.models.contract import AttentionTap, Layout, Model, Tokens, evaluating
 
 See: TypeAlias = Callable[[int, Tensor], None]  # a layer, and its attention [B, heads, N, N]
 
@@ -135,15 +135,3 @@ def read_by_pool(model: Model, encoded: Tokens) -> Bool[Tensor, " n"]:
         direction = torch.randn(pooled.shape, generator=torch.Generator().manual_seed(0)).to(pooled)
         (gradient,) = torch.autograd.grad((pooled * direction).sum(), values)
     return (gradient[0] != 0).any(dim=-1)
-
-
-@contextlib.contextmanager
-def evaluating(model: Model) -> Iterator[None]:
-    """The model in evaluation mode inside the block, each of its modules as it was afterwards."""
-    training = [(module, module.training) for module in model.modules()]
-    model.eval()
-    try:
-        yield
-    finally:
-        for module, flag in training:
-            module.training = flag

@@ -11,14 +11,14 @@ from torch import Tensor
 
 from vitlab.core.errors import Error
 from vitlab.core.pictures import Picture
-from vitlab.inspection.capture import chosen_layers, evaluating, misfit, watching
+from vitlab.inspection.capture import chosen_layers, misfit, watching
 from vitlab.inspection.distance import attention_distance
 from vitlab.inspection.entropy import attention_entropy
 from vitlab.inspection.filters import Components, filter_components
 from vitlab.inspection.positions import position_similarity
 from vitlab.inspection.similarity import FEWEST, StreamingCka, aligned_rows, coarsest
 from vitlab.inspection.view import Array, Geometry, View, geometry_of, look, to_images
-from vitlab.models.contract import Model, Tokens
+from vitlab.models.contract import Model, Tokens, evaluating
 
 MOST_ROWS = 512  # tokens of a minibatch that CKA compares
 

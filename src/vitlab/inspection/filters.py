@@ -23,7 +23,7 @@ def filter_components(filters: Values, count: int = 28) -> Components:
 
     A component's sign is arbitrary: here its largest value is positive.
     """
-    values = torch.as_tensor(filters).detach()
+    values = torch.as_tensor(filters).detach().cpu()
     if values.ndim != 4 or values.shape[0] < 2:
         raise Error(f"Principal components need at least two filters [D, C, P, P], not {tuple(values.shape)}.")
     rows = rearrange(values.double(), "d c p q -> d (c p q)")

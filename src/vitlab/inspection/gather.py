@@ -5,21 +5,19 @@ import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TypeAlias, final
+from typing import final
 
 import numpy as np
 from PIL import Image
 
 from vitlab.core.errors import Error, ImageError
-from vitlab.core.pictures import Picture, reason, to_rgb
+from vitlab.core.pictures import reason, to_rgb
 from vitlab.data.contract import DataSet, Split
-from vitlab.data.decoding import StrPath, read_image, read_picture
+from vitlab.data.decoding import Input, read_image, read_picture
 from vitlab.data.open import open_data
 from vitlab.inspection.examine import Findings, examine
 from vitlab.inspection.write import write
 from vitlab.models.contract import Model
-
-Item: TypeAlias = StrPath | Picture
 
 
 @dataclass(frozen=True)
@@ -34,7 +32,7 @@ class Inspection:
 def inspect_pictures(
     model: Model,
     name: str,
-    items: Sequence[Item],
+    items: Sequence[Input],
     *,
     out: Path | None = None,
     data: str | None = None,
@@ -90,7 +88,7 @@ class Reader:
     def __init__(self) -> None:
         self.unread: dict[str, None] = {}  # in order, each once, however often it was tried
 
-    def items(self, items: Iterable[Item]) -> Iterator[tuple[str, Image.Image]]:
+    def items(self, items: Iterable[Input]) -> Iterator[tuple[str, Image.Image]]:
         """What was given: paths, PIL images, arrays."""
         for number, item in enumerate(items, start=1):
             try:

@@ -8,12 +8,12 @@ from typing import ClassVar, final
 
 from jaxtyping import Float
 from torch import Tensor, nn
-from torch.utils.checkpoint import checkpoint
 
 from vitlab.core.errors import ConfigError
 from vitlab.core.preprocess import Preprocess
-from vitlab.models.contract import Model, Taps, Tokens
-from vitlab.models.resnet import ResNetSpec, Root, build_units, initialize_resnet, norm_relu, to_map, to_tokens
+from vitlab.models.contract import Taps
+from vitlab.models.resnet import ResNetSpec, Root, build_units, initialize_resnet, norm_relu
+from vitlab.models.units import UnitNet
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -35,10 +35,10 @@ class BiTConfig(ResNetSpec):
 
 
 @final
-class BiT(Model):
+class BiT(UnitNet):
     """A stem, units in stages, a norm, the mean over places, a linear classifier."""
 
-    takes_subsets: ClassVar[bool] = False  # a convolution needs the whole map
+    after_units: ClassVar[tuple[str, ...]] = ("head.", "norm.")
 
     config: BiTConfig
 
@@ -55,40 +55,11 @@ class BiT(Model):
     def num_features(self) -> int:
         return self.config.num_features
 
-    @property
-    def num_layers(self) -> int:
-        return len(self.units)
+    def stem(self, images: Float[Tensor, "b c h w"]) -> Float[Tensor, "b d y x"]:
+        return self.root(images)
 
-    def layer_of(self, name: str) -> int:
-        if name.startswith("units."):
-            return int(name.split(".")[1]) + 1
-        return self.num_layers + 1 if name.startswith(("head.", "norm.")) else 0
-
-    def embed(self, images: Float[Tensor, "b c h w"]) -> Tokens:
-        return _tokens(self.root(images))
-
-    def _unit(self, unit: nn.Module, x: Tensor) -> Tensor:
-        if self.config.checkpoint_blocks and self.training:
-            return checkpoint(unit, x, use_reentrant=False)
-        return unit(x)
-
-    def encode(self, tokens: Tokens) -> Tokens:
-        assert tokens.present is None, "a convolution needs the whole map"
-        x = to_map(tokens.values, tokens.grid)
-        for unit in self.units:
-            x = self._unit(unit, x)
-        return _tokens(x if self.norm is None else norm_relu(self.norm, x))
-
-    def pool(self, tokens: Tokens) -> Float[Tensor, "b d"]:
-        return tokens.values.mean(dim=1)
-
-    def features(self, images: Float[Tensor, "b c h w"]) -> list[Tokens]:
-        x = self.root(images)
-        layers = [_tokens(x)]
-        for unit in self.units:
-            x = self._unit(unit, x)
-            layers.append(_tokens(x))
-        return layers
+    def finish(self, x: Float[Tensor, "b d h w"]) -> Float[Tensor, "b d h w"]:
+        return x if self.norm is None else norm_relu(self.norm, x)
 
     @property
     def taps(self) -> Taps:
@@ -99,7 +70,3 @@ class BiT(Model):
         initialize_resnet(self)
         for parameter in self.head.parameters():
             nn.init.zeros_(parameter)
-
-
-def _tokens(x: Float[Tensor, "b d h w"]) -> Tokens:
-    return Tokens(values=to_tokens(x), grid=(x.shape[-2], x.shape[-1]))

@@ -6,7 +6,7 @@ Here is what the two share. A unit that halves the map does so in its 3 x 3 part
 
 from abc import abstractmethod
 from dataclasses import dataclass
-from typing import ClassVar, final
+from typing import final
 
 import torch.nn.functional as F
 from jaxtyping import Float
@@ -14,9 +14,10 @@ from torch import Tensor, nn
 
 from vitlab.core.errors import ConfigError
 from vitlab.core.preprocess import Preprocess
-from vitlab.models.contract import Model, Taps, Tokens
-from vitlab.models.resnet import to_map, to_tokens
-from vitlab.models.stages import channels_last, normed, recomputed
+from vitlab.models.contract import Taps
+from vitlab.models.resnet import UnitSpec, unit_specs
+from vitlab.models.stages import channels_last, normed
+from vitlab.models.units import UnitNet
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -42,30 +43,9 @@ class BottleneckConfig:
             raise ConfigError(f"num_classes must not be negative: {self.num_classes}.")
 
     @property
-    def units(self) -> list["UnitSpec"]:
+    def units(self) -> list[UnitSpec]:
         """All units of all stages in a row."""
-        specs, inputs = [], self.width
-        for stage, count in enumerate(self.layers, 1):
-            inner = self.width * 2 ** (stage - 1)
-            for unit in range(1, count + 1):
-                specs.append(UnitSpec(stage, unit, inputs, inner, 2 if unit == 1 and stage > 1 else 1))
-                inputs = 4 * inner
-        return specs
-
-
-@dataclass(frozen=True)
-class UnitSpec:
-    """A unit's place, stage and number in it from 1, and its sizes."""
-
-    stage: int
-    unit: int
-    inputs: int
-    inner: int
-    stride: int
-
-    @property
-    def outputs(self) -> int:
-        return 4 * self.inner
+        return unit_specs(self.width, self.layers)
 
 
 @final
@@ -97,10 +77,8 @@ class Bottleneck(nn.Module):
         return F.relu(normed(self.conv3, self.norm3, y).add_(shortcut), inplace=True)
 
 
-class BottleneckNet(Model):
+class BottleneckNet(UnitNet):
     """A stem, units in stages, the mean over places, a linear classifier; a subclass says what a unit is."""
-
-    takes_subsets: ClassVar[bool] = False  # a convolution needs the whole map
 
     config: BottleneckConfig
 
@@ -119,42 +97,9 @@ class BottleneckNet(Model):
     def num_features(self) -> int:
         return self.config.units[-1].outputs
 
-    @property
-    def num_layers(self) -> int:
-        return len(self.units)
-
-    def layer_of(self, name: str) -> int:
-        if name.startswith("units."):
-            return int(name.split(".")[1]) + 1
-        return self.num_layers + 1 if name.startswith("head.") else 0
-
-    def _stem(self, images: Float[Tensor, "b c h w"]) -> Float[Tensor, "b d y x"]:
+    def stem(self, images: Float[Tensor, "b c h w"]) -> Float[Tensor, "b d y x"]:
         x = normed(self.conv, self.norm, channels_last(images, self.config.channels))
         return F.max_pool2d(F.relu(x, inplace=True), 3, 2, 1)
-
-    def _unit(self, unit: nn.Module, x: Tensor) -> Tensor:
-        return recomputed(unit, x) if self.config.checkpoint_blocks and self.training else unit(x)
-
-    def embed(self, images: Float[Tensor, "b c h w"]) -> Tokens:
-        return _tokens(self._stem(images))
-
-    def encode(self, tokens: Tokens) -> Tokens:
-        assert tokens.present is None, "a convolution needs the whole map"
-        x = to_map(tokens.values, tokens.grid)
-        for unit in self.units:
-            x = self._unit(unit, x)
-        return _tokens(x)
-
-    def pool(self, tokens: Tokens) -> Float[Tensor, "b d"]:
-        return tokens.values.mean(dim=1)
-
-    def features(self, images: Float[Tensor, "b c h w"]) -> list[Tokens]:
-        x = self._stem(images)
-        layers = [_tokens(x)]
-        for unit in self.units:
-            x = self._unit(unit, x)
-            layers.append(_tokens(x))
-        return layers
 
     @property
     def taps(self) -> Taps:
@@ -171,7 +116,3 @@ class BottleneckNet(Model):
                 nn.init.zeros_(module.norm3.weight)
         for parameter in self.head.parameters():
             nn.init.zeros_(parameter)
-
-
-def _tokens(x: Float[Tensor, "b d h w"]) -> Tokens:
-    return Tokens(values=to_tokens(x), grid=(x.shape[-2], x.shape[-1]))

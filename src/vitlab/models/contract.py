@@ -1,7 +1,8 @@
 """What every model gives: four steps from images to logits, and the tokens that pass between them."""
 
+import contextlib
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any, ClassVar, final
 
@@ -142,3 +143,15 @@ class Model(nn.Module, ABC):
 
     def forward(self, images: Float[Tensor, "b c h w"]) -> Float[Tensor, "b k"]:
         return self.head(self.pool(self.encode(self.embed(images))))
+
+
+@contextlib.contextmanager
+def evaluating(model: Model) -> Iterator[None]:
+    """The model in evaluation mode inside the block, each of its modules as it was afterwards."""
+    training = [(module, module.training) for module in model.modules()]
+    model.eval()
+    try:
+        yield
+    finally:
+        for module, flag in training:
+            module.training = flag

@@ -19,10 +19,10 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
 from vitlab.core.errors import ConfigError
-from vitlab.models.bottleneck import Bottleneck, BottleneckConfig, BottleneckNet, UnitSpec
+from vitlab.models.bottleneck import Bottleneck, BottleneckConfig, BottleneckNet
 from vitlab.models.contract import AttentionTap, Taps
 from vitlab.models.positions import Grid
-from vitlab.models.resnet import to_map, to_tokens
+from vitlab.models.resnet import UnitSpec, to_map, to_tokens
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -15,9 +15,9 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from vitlab.core.errors import ConfigError
-from vitlab.models.bottleneck import Bottleneck, BottleneckConfig, BottleneckNet, UnitSpec
+from vitlab.models.bottleneck import Bottleneck, BottleneckConfig, BottleneckNet
 from vitlab.models.contract import AttentionTap, Taps
-from vitlab.models.resnet import to_map, to_tokens
+from vitlab.models.resnet import UnitSpec, to_map, to_tokens
 from vitlab.models.stages import normed
 
 

@@ -57,7 +57,32 @@ class ResNetSpec:
     @property
     def unit_names(self) -> list[tuple[int, int]]:
         """(stage, unit) from 1, for each unit in a row."""
-        return [(stage, unit) for stage, count in enumerate(self.layers, 1) for unit in range(1, count + 1)]
+        return [(item.stage, item.unit) for item in unit_specs(self.width, self.layers)]
+
+
+@dataclass(frozen=True)
+class UnitSpec:
+    """A bottleneck's place, stage and number in it from 1, and its sizes."""
+
+    stage: int
+    unit: int
+    inputs: int
+    inner: int
+    stride: int
+
+    @property
+    def outputs(self) -> int:
+        return 4 * self.inner
+
+
+def unit_specs(width: int, layers: tuple[int, ...]) -> list[UnitSpec]:
+    """All units of all stages in a row, after a stem of that width; the first of a stage but the first halves sides."""
+    specs, inputs = [], width
+    for stage, count in enumerate(layers, 1):
+        for unit in range(1, count + 1):
+            specs.append(UnitSpec(stage, unit, inputs, width * 2 ** (stage - 1), 2 if unit == 1 and stage > 1 else 1))
+            inputs = specs[-1].outputs
+    return specs
 
 
 @final
@@ -131,9 +156,10 @@ class Root(nn.Module):
 class Unit(nn.Module):
     """A bottleneck: convolutions of 1 x 1, 3 x 3 and 1 x 1 beside a shortcut, projected where shapes change."""
 
-    def __init__(self, inputs: int, inner: int, stride: int, spec: ResNetSpec) -> None:
+    def __init__(self, unit: UnitSpec, spec: ResNetSpec) -> None:
         super().__init__()
-        outputs, self.pre = 4 * inner, spec.activation == "pre"
+        inputs, inner, outputs, stride = unit.inputs, unit.inner, unit.outputs, unit.stride
+        self.pre = spec.activation == "pre"
         projects = inputs != outputs or stride > 1
         normed = (inputs, inner, inner) if self.pre else (inner, inner, outputs)
         self.conv1 = StandardisedConv(inputs, inner, 1, 1, spec)
@@ -160,13 +186,7 @@ class Unit(nn.Module):
 
 def build_units(spec: ResNetSpec) -> nn.ModuleList:
     """All units of all stages in a row."""
-    units = nn.ModuleList()
-    inputs = spec.width
-    for stage, unit in spec.unit_names:
-        inner = spec.width * 2 ** (stage - 1)
-        units.append(Unit(inputs, inner, 2 if unit == 1 and stage > 1 else 1, spec))
-        inputs = 4 * inner
-    return units
+    return nn.ModuleList(Unit(unit, spec) for unit in unit_specs(spec.width, spec.layers))
 
 
 def to_tokens(x: Float[Tensor, "b d h w"]) -> Float[Tensor, "b n d"]:

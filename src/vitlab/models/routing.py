@@ -139,10 +139,15 @@ class Router(nn.Module):
 class ExpertLinear(nn.Module):
     """A linear layer an expert, all of them one batched product."""
 
+    spread: bool = False  # set from outside: the parameters are sharded, and the products are those of the part here
+
     def __init__(self, num_experts: int, in_features: int, out_features: int) -> None:
         super().__init__()
         self.weight = nn.Parameter(torch.empty(num_experts, out_features, in_features))
         self.bias = nn.Parameter(torch.empty(num_experts, out_features))
 
     def forward(self, x: Float[Tensor, "e n i"]) -> Float[Tensor, "e n o"]:
-        return torch.baddbmm(self.bias[:, None], x, self.weight.mT)
+        weight, bias = self.weight, self.bias
+        if self.spread:
+            weight, bias = weight.to_local(), bias.to_local()  # pyright: ignore[reportAttributeAccessIssue]
+        return torch.baddbmm(bias[:, None], x, weight.mT)

@@ -20,6 +20,7 @@ from vitlab.core.errors import ConfigError, ImageError
 from vitlab.core.preprocess import Preprocess
 from vitlab.models.contract import AttentionTap, Layout, Model, Taps, Tokens
 from vitlab.models.positions import AddedPositions, Kind, RelativePositions, Rule
+from vitlab.models.short_attention import short_attention, takes
 
 Gelu: TypeAlias = Literal["exact", "tanh", "quick"]
 Pool: TypeAlias = Literal["token", "mean", "attention"]
@@ -183,6 +184,9 @@ class Attention(nn.Module):
         relative: RelativePositions | None = None,
         num_queries: int | None = None,
     ) -> Float[Tensor, "b m d"]:
+        plain = num_queries is None and relative is None and self.q_norm is None and not self.dropout
+        if plain and takes(z, self.heads):
+            return self.out(short_attention(self.qkv(z), self.heads))  # all of the below, in one kernel
         q, k, v = self.project(z, num_queries)
         bias = None if relative is None else relative(q, layout)
         heads = F.scaled_dot_product_attention(q, k, v, bias, self.dropout if self.training else 0.0)  # (6), (7)

@@ -36,7 +36,7 @@ class VMoEConfig(ViTConfig):
     batch_priority: bool = False  # the most confident tokens of a group get room first; False: the earlier ones
     normalised: bool = False  # weights of a token's experts add up to 1; V-MoE's are the softmax's as they are
 
-    group: int | None = None  # images routed together in training; None, and outside training: all of a batch
+    group: int | None = None  # images routed together in training; None, and outside training: all of a process's batch
     router_noise: float = 1.0  # times 1/E: the standard deviation of what is added to the logits in training
     importance_weight: float = 0.005  # of the loss that evens out the experts' summed weights
     load_weight: float = 0.005  # of the loss that evens out the experts' expected loads
@@ -96,7 +96,7 @@ class ExpertMlp(nn.Module):
         if images % together:
             raise ConfigError(
                 f"A batch of {images} images cannot be routed in groups of {together}: choose another batch_size,"
-                " number of parts (accumulate) or group."
+                " number of processes or of parts (accumulate), or group."
             )
         grouped = rearrange(z, "(g b) n d -> g (b n) d", b=together)
         logits, noisy = self.router(grouped)

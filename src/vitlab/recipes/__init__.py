@@ -3,7 +3,7 @@
 from collections.abc import Callable
 
 from vitlab.core.errors import unknown_name
-from vitlab.recipes import bit, convolutional, deit, experts, finetuning, modern, pretraining, scaling, small
+from vitlab.recipes import attention, bit, convolutional, deit, experts, finetuning, modern, pretraining, scaling, small
 from vitlab.training.recipe import Recipe
 
 RECIPES: dict[str, Callable[[], Recipe]] = {
@@ -15,6 +15,7 @@ RECIPES: dict[str, Callable[[], Recipe]] = {
     **deit.RECIPES,
     **scaling.RECIPES,
     **experts.RECIPES,
+    **attention.RECIPES,
     **small.RECIPES,
 }
 

@@ -52,12 +52,12 @@ def _recipe(name: str, row: Row) -> Callable[[], Recipe]:
             optimiser=Optimiser(rate=row.rate, weight_decay=0.1, clip=row.clip),
             schedule=Schedule(kind="linear", total=f"{row.epochs} epochs", warmup="10k steps", end=1e-5 / row.rate),
             batch_size=4096,
-            spread="shard",
+            spread="experts",
             checkpoint_every="1000 steps",
             keep="last",
         )
 
-    build.__doc__ = f"""{row.model} on {row.data} for {row.epochs} epochs (arXiv 2106.05974), sharded.
+    build.__doc__ = f"""{row.model} on {row.data} for {row.epochs} epochs (arXiv 2106.05974), its experts spread.
 
     Command: torchrun --nproc-per-node 8 -m vitlab train {name} --data.source PATH
     Hardware and time: not run here.
@@ -67,7 +67,7 @@ def _recipe(name: str, row: Row) -> Callable[[], Recipe]:
 
 
 def vmoe_15b_jft() -> Recipe:
-    """V-MoE-15B by the training of "Scaling Vision Transformers", whose set it shares, sharded.
+    """V-MoE-15B by the training of "Scaling Vision Transformers", whose set it shares, all of its weights sharded.
 
     Command: torchrun --nnodes N --nproc-per-node 8 -m vitlab train vmoe-15b-jft --data.source PATH
     Hardware and time: not run here.

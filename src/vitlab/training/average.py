@@ -5,6 +5,9 @@ from typing import final
 import torch
 from torch import Tensor, nn
 
+from vitlab.core.compiling import compile_options
+from vitlab.training.mixed import apart
+
 
 @final
 class Average:
@@ -27,7 +30,9 @@ class Average:
     def update(self, step: int) -> None:
         """After the update that made the run `step` steps long."""
         weight = 1 - min(self.decay, (1 + step) / (10 + step))
-        torch._foreach_lerp_(self.values, [p.detach() for p in self.parameters], weight)
+        for places in apart(self.values):
+            towards = [self.parameters[i].detach() for i in places]
+            torch._foreach_lerp_([self.values[i] for i in places], towards, weight)
         if self.statistics:
             torch._foreach_lerp_(self.averaged, self.statistics, weight)
 
@@ -41,7 +46,7 @@ class Average:
 
     def compile(self) -> None:
         """Make `update_on_device` one pass over the weights instead of three."""
-        self._moved = torch.compile(_move)
+        self._moved = torch.compile(_move, options=compile_options(self.values[0].device))
 
     @torch.no_grad()
     def swap(self) -> None:

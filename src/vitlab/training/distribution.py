@@ -6,16 +6,20 @@ import os
 from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import Literal
+from typing import Literal, TypeAlias
 
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
+from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 from torch.nn.parallel import DistributedDataParallel
 
 from vitlab.core.errors import ConfigError
 from vitlab.models.contract import Model
+from vitlab.training.experts import expert_layers, spread_experts
+
+How: TypeAlias = Literal["replicate", "shard", "experts"]
 
 
 @dataclass(frozen=True)
@@ -52,8 +56,36 @@ def join(device: str | None = None) -> Iterator[World]:
     yield World(dist.get_rank(), size, where)
 
 
-def spread(model: Model, world: World, how: Literal["replicate", "shard"], dtype: torch.dtype) -> nn.Module:
-    """The module to call: the model itself, its replicated wrapper, or itself with its layers sharded."""
+def resolve_spread(
+    wanted: Literal["auto"] | How, model: Model, size: int, *, compiled: bool = False
+) -> tuple[How, str | None]:
+    """How the model is to be spread over so many processes, and where it has experts a sentence on them."""
+    if wanted in ("replicate", "shard"):
+        return wanted, None
+    layers = expert_layers(model)
+    if not layers and wanted == "experts":
+        raise ConfigError("spread=experts: this model has no experts; leave spread out, or set it to shard.")
+    if not layers or size == 1:
+        return "replicate", None
+    config = next(iter(layers.values())).config
+    num = config.num_experts
+    if num % size:
+        why, remedy = f"evenly over {size} processes", f"start a number of processes that divides {num}"
+    elif compiled and config.checkpoint_blocks:  # torch cannot save a mesh of processes for the second pass
+        why, remedy = "over processes with both compile and model.checkpoint_blocks", "leave one of these out"
+    else:
+        return "experts", f"Each of {size} processes holds {num // size} of the {num} experts of a layer."
+    reason = f"The {num} experts of a layer cannot be spread {why}"
+    if wanted == "experts":
+        raise ConfigError(f"{reason}: {remedy}, or set spread to replicate or shard.")
+    return "replicate", f"{reason}: each process holds all of them."
+
+
+def spread(model: Model, world: World, how: How, dtype: torch.dtype) -> nn.Module:
+    """The module to call: the model itself, its replicated wrapper, or itself with its layers sharded.
+
+    Spread experts stay out of the wrapper, which averages the gradients of all else.
+    """
     if how == "shard":
         if not dist.is_initialized():
             raise ConfigError("Sharding needs processes to shard over: start the run with torchrun.")
@@ -66,6 +98,9 @@ def spread(model: Model, world: World, how: Literal["replicate", "shard"], dtype
         return model
     if world.size == 1:
         return model
+    if how == "experts":
+        own = spread_experts(model, init_device_mesh(world.device.type, (world.size,)))
+        DistributedDataParallel._set_params_and_buffers_to_ignore_for_model(model, own)
     return DistributedDataParallel(model, device_ids=[world.device] if world.device.type == "cuda" else None)
 
 

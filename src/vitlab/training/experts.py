@@ -10,9 +10,9 @@ import torch
 import torch.distributed as dist
 from einops import rearrange
 from torch import Tensor, nn
-from torch.nn.parallel import DistributedDataParallel
+from torch.distributed.device_mesh import DeviceMesh
+from torch.distributed.tensor import DTensor, Shard
 
-from vitlab.core.errors import ConfigError
 from vitlab.models.contract import Model
 from vitlab.models.routing import ExpertLinear
 from vitlab.models.vmoe import ExpertMlp
@@ -23,7 +23,7 @@ class _Swap(torch.autograd.Function):
     """Part i of the first axis to process i, in place of it what process i had for this one; backwards likewise."""
 
     @staticmethod
-    def forward(ctx: Any, values: Tensor, group: dist.ProcessGroup | None, scale: float) -> Tensor:
+    def forward(ctx: Any, values: Tensor, group: dist.ProcessGroup, scale: float) -> Tensor:
         ctx.group, ctx.scale = group, scale
         return _swapped(values, group)
 
@@ -32,7 +32,7 @@ class _Swap(torch.autograd.Function):
         return _swapped(gradients[0] * ctx.scale, ctx.group), None, None
 
 
-def _swapped(values: Tensor, group: dist.ProcessGroup | None) -> Tensor:
+def _swapped(values: Tensor, group: dist.ProcessGroup) -> Tensor:
     received = torch.empty_like(values, memory_format=torch.contiguous_format)
     dist.all_to_all_single(received, values.contiguous(), group=group)
     return received
@@ -47,7 +47,7 @@ class ProcessExchange:
     without any reduction, while everything else has its process's own, to be averaged as always.
     """
 
-    def __init__(self, group: dist.ProcessGroup | None) -> None:
+    def __init__(self, group: dist.ProcessGroup) -> None:
         self.group, self.size = group, dist.get_world_size(group)
 
     def to_experts(self, buffers: Tensor) -> Tensor:
@@ -59,42 +59,28 @@ class ProcessExchange:
         return _Swap.apply(by_process, self.group, 1 / self.size)
 
 
-def spread_experts(model: Model, group: dist.ProcessGroup | None = None) -> set[str]:
-    """Leave each process its share of every layer's experts; the names of the parameters that are now its own.
+def expert_layers(model: Model) -> dict[str, ExpertMlp]:
+    """The layers of experts by their names."""
+    return {name: module for name, module in model.named_modules() if isinstance(module, ExpertMlp)}
 
-    To be called before optimisers are built. The names are what `replicate_rest` must not reduce.
+
+def spread_experts(model: Model, mesh: DeviceMesh) -> list[str]:
+    """Leave each process its share of every layer's experts; the names of the parameters that are spread now.
+
+    They become sharded tensors along the axis of experts, so that norms, optimisers and checkpoints know all of each.
+    To be called before optimisers are built.
     """
-    size, rank, own = dist.get_world_size(group), dist.get_rank(group), set[str]()
-    for name, module in model.named_modules():
-        if not isinstance(module, ExpertMlp):
-            continue
+    size, rank, names = mesh.size(), mesh.get_local_rank(), list[str]()
+    for name, module in expert_layers(model).items():
         num = module.config.num_experts
-        if num % size:
-            raise ConfigError(f"{num} experts cannot be spread evenly over {size} processes.")
+        assert num % size == 0
         share = slice(rank * num // size, (rank + 1) * num // size)
         for part, layer in (("up", module.experts.up), ("down", module.experts.down)):
             assert isinstance(layer, ExpertLinear)
-            layer.weight = nn.Parameter(layer.weight.detach()[share].clone())
-            layer.bias = nn.Parameter(layer.bias.detach()[share].clone())
-            own |= {f"{name}.experts.{part}.weight", f"{name}.experts.{part}.bias"}
-        module.exchange = ProcessExchange(group)
-    return own
-
-
-def replicate_rest(model: Model, own: set[str], device: torch.device) -> DistributedDataParallel:
-    """The wrapper that averages the gradients of all but each process's own parameters."""
-    DistributedDataParallel._set_params_and_buffers_to_ignore_for_model(model, sorted(own))
-    return DistributedDataParallel(model, device_ids=[device] if device.type == "cuda" else None)
-
-
-def whole_state(model: Model, own: set[str], group: dist.ProcessGroup | None = None) -> dict[str, Tensor]:
-    """The state dict of the model with all experts, gathered by all processes together."""
-    state: dict[str, Tensor] = {}
-    for name, value in model.state_dict().items():
-        if name in own:
-            parts = [torch.empty_like(value) for _ in range(dist.get_world_size(group))]
-            dist.all_gather(parts, value.detach().contiguous(), group=group)
-            state[name] = torch.cat(parts)
-        else:
-            state[name] = value.detach()
-    return state
+            layer.spread = True
+            for kind, whole in (("weight", layer.weight), ("bias", layer.bias)):
+                own = DTensor.from_local(whole.detach()[share].clone(), mesh, [Shard(0)])
+                setattr(layer, kind, nn.Parameter(own, requires_grad=whole.requires_grad))
+                names.append(f"{name}.experts.{part}.{kind}")
+        module.exchange = ProcessExchange(mesh.get_group())
+    return names

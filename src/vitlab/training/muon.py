@@ -7,6 +7,8 @@ from jaxtyping import Float
 from torch import Tensor
 from torch.distributed.tensor import DTensor, distribute_tensor
 
+from vitlab.core.compiling import compile_options
+
 COEFFICIENTS = (3.4445, -4.7750, 2.0315)  # of the quintic that takes singular values towards 1, steepest at 0
 ITERATIONS = 5
 SMALLEST = 1e-7
@@ -19,9 +21,10 @@ def orthogonal(matrices: Float[Tensor, "n rows columns"]) -> Float[Tensor, "n ro
     tall = x.shape[1] > x.shape[2]
     x = x.mT if tall else x
     x = x / x.norm(dim=(1, 2), keepdim=True).clamp(min=SMALLEST)
+    identity = torch.eye(x.shape[1], dtype=x.dtype, device=x.device)
     for _ in range(ITERATIONS):
         gram = x @ x.mT
-        x = torch.baddbmm(x, torch.baddbmm(gram, gram, gram, beta=b, alpha=c), x, beta=a)
+        x = (a * identity + b * gram + c * (gram @ gram)) @ x
     return (x.mT if tall else x).to(matrices.dtype)
 
 
@@ -37,6 +40,12 @@ class Muon(torch.optim.Optimizer):
 
     def __init__(self, params: Any, lr: float, momentum: float = 0.95) -> None:
         super().__init__(params, {"lr": lr, "momentum": momentum, "weight_decay": 0.0})
+        self._move = move  # or the compiled one
+
+    def compile(self) -> None:
+        """Make what surrounds the products a few passes over the weights."""
+        device = self.param_groups[0]["params"][0].device
+        self._move = torch.compile(move, dynamic=False, options=compile_options(device))
 
     @torch.no_grad()
     def step(self, closure: Any = None) -> None:  # pyright: ignore[reportIncompatibleMethodOverride]
@@ -46,28 +55,43 @@ class Muon(torch.optim.Optimizer):
             for p in group["params"]:
                 if p.grad is not None:
                     by_shape.setdefault((p.shape, p.dtype), []).append(p)
+                    if not self.state[p]:
+                        self.state[p]["momentum_buffer"] = torch.zeros_like(p)
             for together in by_shape.values():
-                self._move(together, group)
+                kept = [self.state[p]["momentum_buffer"] for p in together]
+                gradients = [p.grad for p in together if p.grad is not None]
+                self._move(
+                    together,
+                    kept,
+                    gradients,
+                    rate=group["lr"],
+                    momentum=group["momentum"],
+                    decay=group["weight_decay"],
+                    found_inf=self.found_inf,
+                )
 
-    def _move(self, matrices: list[Tensor], group: dict[str, Any]) -> None:
-        for p in matrices:
-            if not self.state[p]:
-                self.state[p]["momentum_buffer"] = torch.zeros_like(p)
-        kept = [self.state[p]["momentum_buffer"] for p in matrices]
-        old = torch.stack([_whole(buffer) for buffer in kept])
-        gradients = torch.stack([_whole(p.grad) for p in matrices if p.grad is not None])
-        made = 1.0
-        if self.found_inf is not None:
-            bad = self.found_inf > 0
-            made = (~bad).float()
-            gradients = torch.where(bad, old, gradients)  # which leaves the momentum as it is
-        new = old.lerp(gradients, 1 - group["momentum"])
-        scale = 0.2 * max(new.shape[1:]) ** 0.5
-        steps = orthogonal(gradients.lerp(new, group["momentum"])) * (group["lr"] * made * -scale)
-        for buffer, part in zip(kept, _parts(new, kept), strict=True):
-            buffer.copy_(part)
-        torch._foreach_mul_(matrices, 1 - group["lr"] * made * group["weight_decay"])
-        torch._foreach_add_(matrices, _parts(steps, matrices))
+
+def move(
+    matrices: list[Tensor],
+    kept: list[Tensor],
+    gradients: list[Tensor],
+    *,
+    rate: float | Tensor,
+    momentum: float,
+    decay: float,
+    found_inf: Tensor | None,
+) -> None:
+    """One step of matrices of one shape and of their momenta."""
+    if found_inf is not None:
+        bad = found_inf > 0
+        rate = rate * (~bad).float()
+        gradients = [torch.where(bad, old, new) for old, new in zip(kept, gradients, strict=True)]  # momenta stay
+    for buffer, gradient in zip(kept, gradients, strict=True):
+        buffer.lerp_(gradient, 1 - momentum)
+    ahead = torch.stack([_whole(g.lerp(old, momentum)) for g, old in zip(gradients, kept, strict=True)])
+    steps = orthogonal(ahead) * (-0.2 * max(ahead.shape[1:]) ** 0.5)
+    for matrix, step in zip(matrices, steps.unbind(), strict=True):
+        matrix.mul_(1 - rate * decay).add_(_spread_as(step, matrix) * rate)
 
 
 def _whole(tensor: Tensor) -> Tensor:
@@ -75,9 +99,6 @@ def _whole(tensor: Tensor) -> Tensor:
     return tensor.full_tensor() if isinstance(tensor, DTensor) else tensor
 
 
-def _parts(stacked: Tensor, like: list[Tensor]) -> list[Tensor]:
-    """The matrices of a stack, spread as those of a list are."""
-    return [
-        distribute_tensor(part, twin.device_mesh, twin.placements) if isinstance(twin, DTensor) else part
-        for part, twin in zip(stacked.unbind(), like, strict=True)
-    ]
+def _spread_as(whole: Tensor, like: Tensor) -> Tensor:
+    """A matrix, spread as another one is."""
+    return distribute_tensor(whole, like.device_mesh, like.placements) if isinstance(like, DTensor) else whole

@@ -11,6 +11,7 @@ from vitlab.core.errors import ConfigError
 from vitlab.models.contract import Model
 from vitlab.models.routing import ExpertLinear
 from vitlab.training.adafactor import Adafactor
+from vitlab.training.mixed import total_norm
 from vitlab.training.muon import Muon
 
 ON_DEVICE = ("adamw", "sgd", "muon", "adafactor")  # what can take its rate from the device, and leave out a step there
@@ -30,6 +31,8 @@ class Optimiser:
     betas: tuple[float, float] = (0.9, 0.999)
     eps: float = 1e-8
     momentum: float = 0.9
+    nesterov: bool = False  # sgd
+    l2: float = 0.0  # sgd: a decay that is part of the gradient, as ResNets are trained; on kernels only
     update_clip: float | None = 1.0  # adafactor: the largest root mean square of a tensor's update
     layer_decay: float = 1.0
     head_rate: float = 1.0
@@ -45,6 +48,7 @@ class Kind:
     rate: float  # a factor of the schedule's rate
     decays: bool
     matrix: bool
+    expert: bool  # grouped apart, on one process too: over several it may be spread, and fused kernels take one kind
 
 
 def kinds(model: Model, spec: Optimiser) -> dict[str, Kind]:
@@ -54,12 +58,15 @@ def kinds(model: Model, spec: Optimiser) -> dict[str, Kind]:
         for prefix, module in model.named_modules()
         if isinstance(module, nn.Linear | nn.Conv1d | nn.Conv2d | ExpertLinear)
     }
+    experts = {prefix for prefix, module in model.named_modules() if isinstance(module, ExpertLinear)}
     found: dict[str, Kind] = {}
     for name, parameter in model.named_parameters():
         if parameter.requires_grad:
             rate = spec.layer_decay ** (model.num_layers + 1 - model.layer_of(name))
             in_head = name.startswith("head.")
-            found[name] = Kind(rate * (spec.head_rate if in_head else 1.0), name in kernels, parameter.ndim == 2)
+            expert = name.rpartition(".")[0] in experts
+            rate *= spec.head_rate if in_head else 1.0
+            found[name] = Kind(rate, name in kernels, parameter.ndim == 2, expert)
     return found
 
 
@@ -72,7 +79,9 @@ def build(
     """
     if spec.rate <= 0:
         raise ConfigError(f"The learning rate must be positive, not {spec.rate}.")
-    groups: dict[tuple[float, bool, bool, float], list[nn.Parameter]] = {}
+    if spec.name != "sgd" and (spec.l2 or spec.nesterov):
+        raise ConfigError(f"optimiser.l2 and optimiser.nesterov are SGD's; {spec.name} has weight_decay and betas.")
+    groups: dict[tuple[float, bool, bool, float, bool], list[nn.Parameter]] = {}
     kind_of = kinds(model, spec)
     head_decay = spec.weight_decay if spec.head_weight_decay is None else spec.head_weight_decay
     for name, parameter in model.named_parameters():
@@ -80,14 +89,14 @@ def build(
             kind = kind_of[name]
             inner = kind.matrix and kind.decays and not name.startswith(("head.", "projection."))
             decay = head_decay if name.startswith("head.") else spec.weight_decay
-            groups.setdefault((kind.rate, kind.decays, inner, decay), []).append(parameter)
+            groups.setdefault((kind.rate, kind.decays, inner, decay, kind.expert), []).append(parameter)
     for parameter in extra:
-        groups.setdefault((1.0, parameter.ndim >= 2, False, spec.weight_decay), []).append(parameter)
+        groups.setdefault((1.0, parameter.ndim >= 2, False, spec.weight_decay, False), []).append(parameter)
     if not groups:
         raise ConfigError("No parameter is left to train: freeze less.")
     settings = [
-        {"params": parameters, "rate": rate, "weight_decay": decay if decays else 0.0, "inner": inner}
-        for (rate, decays, inner, decay), parameters in groups.items()
+        {"params": parameters, "rate": rate, "weight_decay": decay + spec.l2 if decays else 0.0, "inner": inner}
+        for (rate, decays, inner, decay, _), parameters in groups.items()
     ]
     if spec.name != "muon":
         return [_one(spec.name, settings, spec, on_device)]
@@ -103,10 +112,11 @@ def _one(name: str, groups: list[dict[str, Any]], spec: Optimiser, on_device: bo
     if name == "adamw":
         return torch.optim.AdamW(groups, lr=spec.rate, betas=spec.betas, eps=spec.eps, fused=True, capturable=on_device)
     if name == "sgd":
-        sharded = hasattr(groups[0]["params"][0], "full_tensor")  # torch has no fused SGD for sharded parameters
+        # torch has no fused SGD for sharded parameters
+        sharded = any(hasattr(group["params"][0], "full_tensor") for group in groups)
         if spec.weight_decay:
-            raise ConfigError("SGD is the paper's, without weight decay (torch's would be coupled): set it to 0.")
-        return torch.optim.SGD(groups, lr=spec.rate, momentum=spec.momentum, fused=not sharded)
+            raise ConfigError("SGD is the paper's, without weight decay: set it to 0. optimiser.l2 is a coupled one.")
+        return torch.optim.SGD(groups, lr=spec.rate, momentum=spec.momentum, nesterov=spec.nesterov, fused=not sharded)
     if name == "lamb":
         return Lamb(groups, lr=spec.rate, betas=spec.betas, eps=spec.eps)
     if name == "lion":
@@ -196,8 +206,7 @@ class Perturbation:
 
     @torch.no_grad()
     def uphill(self) -> None:
-        gradients = [p.grad for p in self.parameters if p.grad is not None]
-        norm = torch.nn.utils.get_total_norm(gradients)
+        norm = total_norm(self.parameters)
         self.origins = [p.detach().clone() for p in self.parameters]
         for p in self.parameters:
             if p.grad is not None:

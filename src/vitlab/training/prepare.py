@@ -79,17 +79,20 @@ def build_model(recipe: Recipe, dataset: DataSet) -> Model:
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(torch_seed(recipe.seed, "initialise"))
         make = load if spec.pretrained else create
-        model = make(spec.source, num_classes=dataset.num_classes, image_size=spec.image_size, **fields)
+        num_classes = None if spec.keep_head else dataset.num_classes
+        model = make(spec.source, num_classes=num_classes, image_size=spec.image_size, **fields)
         if spec.representation:
             representation = {"representation": model.config.width}
             model = make(
                 spec.source,
-                num_classes=dataset.num_classes,
+                num_classes=num_classes,
                 image_size=spec.image_size,
                 **(fields | representation),
             )
         choose(model, spec.train_only, spec.lora)
-    if spec.pretrained:  # also where the classes are as many: they are others
+    if spec.keep_head:
+        _check_head(model, spec, dataset)
+    elif spec.pretrained:  # also where the classes are as many: they are others
         for parameter in _last_layers(model, dataset.num_classes):
             torch.nn.init.zeros_(parameter)
     model.labels = dataset.classes
@@ -98,6 +101,22 @@ def build_model(recipe: Recipe, dataset: DataSet) -> Model:
             if name.endswith("bias"):
                 torch.nn.init.constant_(parameter, recipe.loss.head_bias)
     return model
+
+
+def _check_head(model: Model, spec: ModelChoice, dataset: DataSet) -> None:
+    """A head can be kept where its classes are the data's, in their order as far as both are named alike."""
+    if not spec.pretrained:
+        raise ConfigError("model.keep_head keeps a trained head: it goes with model.pretrained.")
+    if model.config.num_classes != dataset.num_classes:
+        raise ConfigError(
+            f"model.keep_head: {spec.source} knows {model.config.num_classes} classes and {dataset.name} has"
+            f" {dataset.num_classes}; leave it out, so that the model gets a head for them."
+        )
+    names = model.labels or ()
+    if names != tuple(dataset.classes) and set(names) == set(dataset.classes):
+        raise ConfigError(
+            f"model.keep_head: {spec.source} has the classes of {dataset.name} in another order; leave it out."
+        )
 
 
 def _last_layers(model: Model, num_classes: int) -> Iterator[torch.nn.Parameter]:

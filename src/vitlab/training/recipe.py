@@ -14,6 +14,7 @@ class ModelChoice:
 
     source: str = "vit-digits"
     pretrained: bool = False  # weights from `source`, with a zero head for the data's classes
+    keep_head: bool = False  # pretrained: the source's head too, where the data's classes are its own
     image_size: int | None = None
     dropout: float = 0.0
     attention_dropout: float = 0.0
@@ -75,7 +76,9 @@ class Recipe:
     seed: int = 0
     precision: Literal["auto", "float32", "bf16"] = "auto"  # auto: bf16 on a GPU
     compile: bool = False
-    spread: Literal["replicate", "shard"] = "replicate"  # over processes: copies (DDP) or shards (FSDP2)
+    # over processes: copies (DDP), shards (FSDP2), or each some experts and copies of the rest; auto: the last where
+    # there are experts and the processes divide them, else copies
+    spread: Literal["auto", "replicate", "shard", "experts"] = "auto"
     evaluate_every: str = "1 epoch"
     checkpoint_every: str = "1 epoch"
     log_every: str = "20 steps"

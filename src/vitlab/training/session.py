@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 from torch.distributed.checkpoint.state_dict import StateDictOptions, get_model_state_dict
 
+from vitlab.core.compiling import compile_options
 from vitlab.core.config import from_dict, to_dict
 from vitlab.core.record import environment, write_json
 from vitlab.data.contract import DataSet
@@ -24,10 +25,12 @@ from vitlab.models.create import empty_model
 from vitlab.training import checkpoints, loop, prepare
 from vitlab.training.adapters import merged
 from vitlab.training.average import Average
+from vitlab.training.batch_norm import synchronise
 from vitlab.training.captured import CapturedStepper, can_capture
-from vitlab.training.distribution import World, join, spread
+from vitlab.training.distribution import World, join, resolve_spread, spread
 from vitlab.training.durations import Pace, steps
 from vitlab.training.log import ProgressView, open_sinks
+from vitlab.training.muon import Muon
 from vitlab.training.optimisers import build
 from vitlab.training.recipe import Recipe
 from vitlab.training.run import RunError, Stop, differences, locked, read_json
@@ -127,13 +130,18 @@ def _train(
         view.say(line)
 
     model = prepare.build_model(recipe, dataset).to(world.device).train()
+    if (note := synchronise(model, world)) is not None:
+        view.say(note)
     if world.device.type == "cpu" and count_parameters(model) < ONE_THREAD:
         stack.callback(torch.set_num_threads, torch.get_num_threads())
         torch.set_num_threads(1)
     objective = prepare.build_objective(recipe, parts, dataset, model).to(world.device)
     autocast = _autocast(recipe, world)
-    module = spread(model, world, recipe.spread, _dtype(recipe, world))
-    alone_on_gpu = world.device.type == "cuda" and world.size == 1 and recipe.spread == "replicate"
+    how, note = resolve_spread(recipe.spread, model, world.size, compiled=recipe.compile)
+    if note is not None:
+        view.say(note)
+    module = spread(model, world, how, _dtype(recipe, world))
+    alone_on_gpu = world.device.type == "cuda" and world.size == 1 and how == "replicate"
     optimisers = build(model, objective.parameters(), recipe.optimiser, on_device=alone_on_gpu)
     average = None if recipe.optimiser.average is None else Average(model, recipe.optimiser.average)
     state = State(model, objective, optimisers, average)
@@ -141,7 +149,7 @@ def _train(
         checkpoints.read(kept[-1][1], state)
         view.say(f"Going on from step {state.progress.step}.")
     if recipe.compile:
-        module.compile()
+        module.compile(options=compile_options(world.device))
     pixels = {
         name: None if split is None else prepare.resident_pixels(recipe, split, world.device, view.say)
         for name, split in (("train", parts.train), ("val", parts.val), ("test", parts.test))
@@ -152,8 +160,10 @@ def _train(
     stack.callback(feed.close)
     if recipe.compile and isinstance(feed, ResidentFeed):
         feed.compile()
-        if average is not None and alone_on_gpu:
-            average.compile()
+        if alone_on_gpu:
+            for part in (average, *optimisers):
+                if isinstance(part, Average | Muon):
+                    part.compile()
     arguments: dict[str, Any] = {
         "state": state,
         "module": module,
@@ -232,7 +242,7 @@ def _averaged(state: State) -> Any:
 
 def _export(model: Model, path: Path, world: World) -> None:
     """The model in the native format, whole and with adapters folded in."""
-    if hasattr(model, "unshard"):  # every process has to take part
+    if torch.distributed.is_initialized():  # every process has to take part, where they hold parts
         weights = get_model_state_dict(model, options=StateDictOptions(full_state_dict=True, cpu_offload=True))
     else:
         weights = {name: value.detach().cpu() for name, value in model.state_dict().items()}

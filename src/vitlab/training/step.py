@@ -11,6 +11,7 @@ from vitlab.core.random import torch_seed
 from vitlab.objectives.contract import Batch, Metrics
 from vitlab.training.average import running
 from vitlab.training.distribution import World, any_of, without_sync
+from vitlab.training.mixed import clip_by, total_norm
 from vitlab.training.optimisers import Optimiser, Perturbation, set_rate
 from vitlab.training.state import State
 
@@ -85,7 +86,7 @@ class Stepper:
             return False
         self.state.progress.skipped_in_a_row = 0
         if self.spec.clip is not None:
-            torch.nn.utils.clip_grads_with_norm_(self.parameters, self.spec.clip, norm)
+            clip_by(self.parameters, self.spec.clip, norm)
         for optimiser in self.state.optimisers:
             optimiser.step()
         self.state.objective.after_step(self.state.model, step)
@@ -113,9 +114,7 @@ class Stepper:
             value.copy_(old)
 
     def _norm(self) -> Tensor:
-        gradients = [p.grad for p in self.parameters if p.grad is not None]
-        norm = torch.nn.utils.get_total_norm(gradients, foreach=True)
-        return norm.full_tensor() if hasattr(norm, "full_tensor") else norm  # pyright: ignore[reportAttributeAccessIssue]
+        return total_norm(self.parameters)
 
     def _finite(self, loss: Tensor, norm: Tensor) -> bool:
         return not any_of(self.world, not bool((torch.isfinite(loss) & torch.isfinite(norm)).item()))

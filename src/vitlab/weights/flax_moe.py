@@ -1,8 +1,7 @@
-"""V-MoE's names in Flax, as the authors' public code spells them, in an `.npz`.
+"""V-MoE's names in Flax, as the authors' public code spells them, in an `.npz` or in the authors' sharded files.
 
-The authors' own files are sharded archives (`.index`, `.data-*`) that this does not open: written as an `.npz` of their
-flat names they are read. Beside a ViT's names under `Encoder/`: `Moe/Router/dense/kernel` [D, E], and
-`Moe/Mlp/Dense_{0,1}/{kernel,bias}` with the experts as their first axis.
+Those (`flax_shards.py`) are read by the name of their `.index`. Beside a ViT's names under `Encoder/`:
+`Moe/Router/dense/kernel` [D, E], and `Moe/Mlp/Dense_{0,1}/{kernel,bias}` with the experts as their first axis.
 """
 
 import dataclasses

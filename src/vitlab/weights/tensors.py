@@ -1,4 +1,4 @@
-"""Files of named tensors, read one tensor at a time: .npz, .safetensors, and pickles that may not run code."""
+"""Files of named tensors, read one at a time: .npz, .safetensors, V-MoE's .index, and pickles that may not run code."""
 
 import json
 import pickle
@@ -12,6 +12,7 @@ from torch import Tensor
 
 from vitlab.core.errors import CheckpointError
 from vitlab.weights.container import TensorFile, reason
+from vitlab.weights.flax_shards import FlaxShards
 from vitlab.weights.npz import NpzFile
 
 PICKLES = (".pth", ".pt", ".bin", ".ckpt", ".tar")
@@ -35,8 +36,11 @@ def open_tensors(path: Path) -> TensorFile:
         return SafetensorsFile(path)
     if path.suffix in PICKLES:
         return PickleFile(path)
+    if path.suffix == ".index":
+        return FlaxShards(path)
     raise CheckpointError(
-        f"{path}: not a checkpoint that vitlab knows; it reads .npz, .safetensors and {', '.join(PICKLES[:3])} files."
+        f"{path}: not a checkpoint that vitlab knows; it reads .npz, .safetensors, .index and"
+        f" {', '.join(PICKLES[:3])} files."
     )
 
 

@@ -314,6 +314,7 @@ def test_a_gpu_gives_the_cpus_bytes_and_can_be_captured():
 
 @pytest.mark.gpu
 @pytest.mark.compiled
+@pytest.mark.filterwarnings("ignore:TensorFloat32")
 def test_a_compiled_batch_on_a_gpu_is_the_eager_one_but_for_rounding():
     images, targets, run_key = pictures(64, 20).cuda(), torch.eye(64).cuda(), torch.tensor(KEY).cuda()
     places, tables = torch.arange(64).cuda(), make_tables(EVERYTHING, torch.device("cuda"))

@@ -1,0 +1,89 @@
+"""Models on a real GPU: the kernels of our own against float64, and whole models against the CPU."""
+
+import pytest
+import torch
+import torch.nn.functional as F
+from einops import rearrange
+from torch import Tensor
+
+import vitlab
+from vitlab.models import vit
+from vitlab.models.short_attention import MOST_TOKENS, short_attention, takes
+
+pytestmark = [pytest.mark.gpu, pytest.mark.filterwarnings("ignore:Attempting to run cuBLAS")]
+
+
+def reference(qkv: Tensor, heads: int) -> Tensor:
+    q, k, v = rearrange(qkv, "b n (three h d) -> three b h n d", three=3, h=heads)
+    A = (q @ k.mT * q.shape[-1] ** -0.5).softmax(-1)
+    return rearrange(A @ v, "b h n d -> b n (h d)")
+
+
+def by_torch(qkv: Tensor, heads: int) -> Tensor:
+    q, k, v = rearrange(qkv, "b n (three h d) -> three b h n d", three=3, h=heads)
+    return rearrange(F.scaled_dot_product_attention(q, k, v), "b h n d -> b n (h d)")
+
+
+def error(found: Tensor, expected: Tensor) -> float:
+    return ((found.double() - expected).norm() / expected.norm()).item()
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+@pytest.mark.parametrize(
+    ("tokens", "heads", "width"),
+    [(1, 2, 64), (4, 3, 16), (17, 4, 32), (50, 12, 64), (64, 6, 64), (65, 6, 64), (100, 3, 16), (128, 2, 64)],
+)
+def test_attention_over_few_tokens_is_as_exact_as_torchs(tokens: int, heads: int, width: int, dtype: torch.dtype):
+    generator = torch.Generator("cuda").manual_seed(0)
+    qkv = torch.randn(5, tokens, 3 * heads * width, device="cuda", dtype=dtype, generator=generator) * 2
+    weights = torch.randn(5, tokens, heads * width, device="cuda", dtype=dtype, generator=generator)
+
+    def both(function, values: Tensor) -> tuple[Tensor, Tensor]:  # pyright: ignore[reportMissingParameterType]
+        values = values.clone().requires_grad_()
+        out = function(values, heads)
+        (gradient,) = torch.autograd.grad(out, values, weights.to(values.dtype))
+        return out.detach(), gradient
+
+    expected = both(reference, qkv.double())
+    for ours, torchs, right in zip(both(short_attention, qkv), both(by_torch, qkv), expected, strict=True):
+        if right.norm() > 0:  # one token: q and k have no gradient, v's is all
+            assert error(ours, right) < 1.5 * error(torchs, right) + 1e-4
+
+
+def test_attention_over_few_tokens_reads_a_batch_past_the_reach_of_32_bits():
+    qkv = torch.zeros(90_000, 128, 3 * 64, device="cuda", dtype=torch.bfloat16)  # 2.2e9 numbers
+    qkv[-1] = torch.randn(128, 3 * 64, device="cuda")
+    torch.testing.assert_close(short_attention(qkv, 1)[-1], short_attention(qkv[-1:].clone(), 1)[0])
+
+
+def test_attention_over_few_tokens_is_a_well_behaved_operator():
+    qkv = torch.randn(2, 5, 3 * 32, device="cuda", dtype=torch.bfloat16, requires_grad=True)
+    torch.library.opcheck(short_attention, (qkv, 2))
+
+
+def test_a_model_uses_it_where_it_can(monkeypatch: pytest.MonkeyPatch):
+    used: list[int] = []
+
+    def spy(qkv: Tensor, heads: int) -> Tensor:
+        used.append(qkv.shape[1])
+        return short_attention(qkv, heads)
+
+    monkeypatch.setattr(vit, "short_attention", spy)
+    for size, expected in ((32, [65] * 11), (64, [])):  # the last layer has one query; 257 tokens are too many
+        model = vitlab.create("vit-ti4-32", image_size=size, num_classes=3).cuda().eval()
+        with torch.no_grad():
+            model.head.weight.normal_()  # pyright: ignore[reportCallIssue]
+            images = torch.randn(2, 3, size, size)
+            with torch.autocast("cuda", torch.bfloat16):
+                found = model(images.cuda())
+            assert used == expected
+            used.clear()
+            with monkeypatch.context() as patch, torch.autocast("cuda", torch.bfloat16):
+                patch.setattr(vit, "takes", lambda *_: False)
+                torchs = model(images.cuda())
+            right = model.cpu()(images).double().cuda()
+            assert not used
+            assert error(found, right) < 2 * error(torchs, right) + 1e-3
+    assert not takes(torch.zeros(1, 4, 128, device="cuda"), 2)  # float32
+    assert not takes(torch.zeros(1, MOST_TOKENS + 1, 128, device="cuda", dtype=torch.bfloat16), 2)
+    assert not takes(torch.zeros(1, 4, 80, device="cuda", dtype=torch.bfloat16), 1)  # H/14's heads

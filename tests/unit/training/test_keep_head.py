@@ -1,0 +1,44 @@
+"""A trained head that goes on being trained, where its classes are the data's."""
+
+from pathlib import Path
+
+import pytest
+import torch
+
+from vitlab.core.errors import ConfigError
+from vitlab.models.create import create
+from vitlab.training.prepare import build_model, open_parts
+from vitlab.training.recipe import ModelChoice, Recipe
+from vitlab.weights.load import save
+
+
+def saved(path: Path, classes: tuple[str, ...] | None, num_classes: int = 10) -> str:
+    model = create("vit-digits", num_classes=num_classes)
+    torch.nn.init.normal_(model.head.get_parameter("weight"))
+    model.labels = classes
+    save(model, path)
+    return str(path)
+
+
+def recipe(source: str, *, pretrained: bool = True, keep_head: bool = True) -> Recipe:
+    return Recipe(model=ModelChoice(source=source, pretrained=pretrained, keep_head=keep_head))
+
+
+@pytest.mark.parametrize("named", [True, False])
+def test_the_head_is_kept(tmp_path: Path, named: bool) -> None:
+    digits = open_parts(Recipe())
+    source = saved(tmp_path / "model", digits.classes if named else None)
+    kept, fresh = (build_model(recipe(source, keep_head=keep), digits) for keep in (True, False))
+    assert kept.head.get_parameter("weight").abs().max() > 1
+    assert not fresh.head.get_parameter("weight").any()
+    assert kept.labels == digits.classes
+
+
+def test_other_classes_are_refused(tmp_path: Path) -> None:
+    digits = open_parts(Recipe())
+    with pytest.raises(ConfigError, match=r"knows 7 classes and .* has 10; leave it out"):
+        build_model(recipe(saved(tmp_path / "seven", None, 7)), digits)
+    with pytest.raises(ConfigError, match="in another order"):
+        build_model(recipe(saved(tmp_path / "turned", digits.classes[::-1])), digits)
+    with pytest.raises(ConfigError, match=r"goes with model\.pretrained"):
+        build_model(recipe("vit-digits", pretrained=False), digits)
