@@ -12,9 +12,12 @@ from sklearn.metrics import accuracy_score, confusion_matrix
 from sklearn.neighbors import KNeighborsClassifier
 
 import vitlab
+import vitlab.api
 from vitlab.cli import main
+from vitlab.cli.evaluate import EXAMPLES, SUMMARIES
 from vitlab.data.open import open_data
 from vitlab.models.vit import ViT, ViTConfig
+from vitlab.studies.grid import GridStopped
 
 COLOURS = ("red", "green", "blue")
 
@@ -227,6 +230,70 @@ def test_mistakes_are_one_sentence(
 ) -> None:
     given = [{"SOURCE": source, "PHOTOS": str(photos)}.get(item, item) for item in arguments]
     assert words in sentence(capsys, *given)
+
+
+@pytest.mark.parametrize(
+    ("protocol", "option"),
+    [("finetune", "--split"), ("finetune", "--flip"), ("vtab", "--crops"), ("cost", "--data"), ("cost", "--workers")],
+)
+def test_an_option_that_would_do_nothing_is_refused(
+    protocol: str, option: str, source: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["evaluate", protocol, "--model", source, option, "5"]) == 2
+    assert option in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("protocol", SUMMARIES)
+def test_every_protocols_help_has_examples(protocol: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["evaluate", protocol, "--help"]) == 0
+    assert f"  vitlab evaluate {protocol} " in capsys.readouterr().out
+
+
+def test_an_example_names_options_that_there_are(capsys: pytest.CaptureFixture[str]) -> None:
+    for protocol, examples in EXAMPLES.items():
+        assert main(["evaluate", protocol, "--help"]) == 0
+        known = capsys.readouterr().out.split("show this help", 1)[1]
+        for example in examples:
+            assert all(word in known for word in example.split() if word.startswith("--"))
+
+
+def test_fine_tuning_tells_its_choice_and_its_cost(
+    source: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    few = (
+        "--own-size",
+        "--steps",
+        "2",
+        "--batch-size",
+        "8",
+        "--rates",
+        "0.01",
+        "0.03",
+        "--seeds",
+        "0",
+        "--workers",
+        "0",
+    )
+    arguments = ("finetune", "--model", source, "--data", "digits", "--device", "cpu", *few)
+    found = evaluated(capsys, *arguments)
+    assert found["cost"]["parameters"] == 136650
+    assert found["cost"]["flops"] > 0
+    assert main(["evaluate", *arguments]) == 0  # goes on with what is there, to its end at once
+    text = capsys.readouterr().out
+    assert f"Chosen on 10% of train, held out: rate {found['selected']['rate']['value']}." in text
+
+
+@pytest.mark.parametrize("status", [130, 143])
+def test_a_grid_that_a_signal_ended_says_so(
+    source: str, status: int, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def stopped(*_: object, **__: object) -> None:
+        raise GridStopped(status)
+
+    monkeypatch.setattr(vitlab.api, "evaluate", stopped)
+    assert main(["evaluate", "finetune", "--model", source, "--data", "digits"]) == status
+    assert "the same command goes on" in capsys.readouterr().err
 
 
 def test_an_unknown_option_in_python_is_refused(source: str) -> None:

@@ -43,8 +43,34 @@ Examples:
 
 `vitlab evaluate PROTOCOL --help` shows a protocol's own options."""
 )
+EXAMPLES = {
+    "accuracy": (
+        "--model runs/digits --data digits",
+        "--model B_16.npz --data imagenet --image-size 384 --crops 5 --flip",
+    ),
+    "real": ("--model B_16.npz --data imagenet/val --labels real.json --out b16-real.json",),
+    "fewshot": ("--model B_16.npz --data cifar100 --shots 1 5 10", "--model B_16.npz --data pets --sweep"),
+    "linear": ("--model B_16.npz --data flowers102", "--model B_16.npz --data imagenet --solver sgd --epochs 20"),
+    "knn": ("--model B_16.npz --data cifar10", "--model timm:resnet50 --data cifar10 --ks 20 --weights uniform"),
+    "finetune": (
+        "--model B_16.npz --data pets --out b16-pets.json",
+        "--model runs/mine --data photos/ --own-size --steps 500 --rates 0.003 0.01 --seeds 0 1 2",
+    ),
+    "vtab": (
+        "--model B_16.npz --data vtab-1k/ --out b16-vtab.json",
+        "--model B_16.npz --data vtab-1k/ --tasks natural --rates 0.001 0.01",
+    ),
+    "cost": (
+        "--model vit-h14-224 --count-only --images 4242e6",
+        "--model vit-b16-224 --recipe vit-b16-imagenet --train-images 1281167",
+        "--model runs/digits",
+    ),
+    "compare": ("b16.json l16.json --published v2 --figure table2.png",),
+}
+SEEN_ONCE = ("split", "crops", "flip", "resize", "cache", "no_cache")  # how a model that stays as it is sees images
+NOT_TAKEN = {"finetune": SEEN_ONCE, "vtab": SEEN_ONCE, "cost": (*SEEN_ONCE, "data", "workers")}
 FLAGS = (tyro.conf.FlagCreatePairsOff,)
-SHOWN = 12  # metrics that the table on the terminal has at most
+SHOWN = 24  # metrics that the table on the terminal has at most: VTAB's means and tasks
 
 
 @dataclass(frozen=True)
@@ -116,13 +142,18 @@ def _measure(protocol: str, rest: list[str]) -> int:
     options = OPTIONS[protocol]
 
     own = ("options", Annotated[options, arg(name="")], dataclasses.field(default_factory=options))
-    kind: Any = dataclasses.make_dataclass("Arguments", [own], bases=(Common,), frozen=True)
+    fixed = [
+        (field.name, tyro.conf.Fixed[field.type], dataclasses.field(default=field.default))
+        for field in dataclasses.fields(Common)
+        if field.name in NOT_TAKEN.get(protocol, ())
+    ]
+    kind: Any = dataclasses.make_dataclass("Arguments", [*fixed, own], bases=(Common,), frozen=True)
     given = tyro.cli(
         kind,
         prog=f"vitlab evaluate {protocol}",
-        description=options.__doc__,
+        description=f"{options.__doc__}\n\n{_examples(protocol)}",
         args=rest,
-        config=(*FLAGS, tyro.conf.AvoidSubcommands),
+        config=(*FLAGS, tyro.conf.AvoidSubcommands, tyro.conf.SuppressFixed),
     )
     from vitlab import api
     from vitlab.evaluation.results import result_to_dict, write_result
@@ -131,27 +162,32 @@ def _measure(protocol: str, rest: list[str]) -> int:
         from vitlab.core.errors import Error
 
         raise Error(f"{given.out} is a folder; give the name of a file to write.")
-    title = "Runs" if protocol in ("finetune", "vtab") else "Images"
-    with progress_bar(title, 2) as progress:
-        result = api.evaluate(
-            protocol,
-            given.model,
-            given.data,
-            split=given.split,
-            name=given.name,
-            image_size=given.image_size,
-            crops=given.crops,
-            flip=given.flip,
-            resize=given.resize,
-            batch_size=given.batch_size,
-            workers=given.workers,
-            cache=given.cache,
-            keep=not given.no_cache,
-            device=given.device,
-            precision=given.precision,
-            progress=progress,
-            **{field.name: getattr(given.options, field.name) for field in dataclasses.fields(given.options)},
-        )
+    from vitlab.studies.grid import GridStopped
+
+    try:
+        with progress_bar(protocol, 0 if protocol == "cost" else 2) as progress:  # cost counts nothing
+            result = api.evaluate(
+                protocol,
+                given.model,
+                given.data,
+                split=given.split,
+                name=given.name,
+                image_size=given.image_size,
+                crops=given.crops,
+                flip=given.flip,
+                resize=given.resize,
+                batch_size=given.batch_size,
+                workers=given.workers,
+                cache=given.cache,
+                keep=not given.no_cache,
+                device=given.device,
+                precision=given.precision,
+                progress=progress,
+                **{field.name: getattr(given.options, field.name) for field in dataclasses.fields(given.options)},
+            )
+    except GridStopped as stopped:
+        say("Stopped in order: the same command goes on from here.")
+        return stopped.status
     if int(os.environ.get("RANK", "0")):
         return 0  # one process speaks for all
     if given.out is not None:
@@ -162,6 +198,11 @@ def _measure(protocol: str, rest: list[str]) -> int:
     else:
         _show(result)
     return 0
+
+
+def _examples(protocol: str) -> str:
+    lines = [f"  vitlab evaluate {protocol} {example}" for example in EXAMPLES[protocol]]
+    return "\n".join(["Examples:" if len(lines) > 1 else "Example:", *lines])
 
 
 def _show(result: "Result") -> None:
@@ -177,15 +218,19 @@ def _show(result: "Result") -> None:
     print(markdown(columns, rows[:SHOWN]))
     if len(rows) > SHOWN:
         print(f"\n{len(rows) - SHOWN} more in the result (--out, --json).")
+    chosen: dict[str, list[str]] = {}
     for name, choice in result.selected.items():
-        print(printable(f"\n{name}: {choice['value']}, chosen on {choice['on']}."))
+        chosen.setdefault(choice["on"], []).append(f"{name} {choice['value']}")
+    for where, choices in chosen.items():
+        print(printable(f"\nChosen on {where}: {', '.join(choices)}."))
 
 
 def _compare(rest: list[str]) -> int:
     given = tyro.cli(
         Compare,
         prog="vitlab evaluate compare",
-        description="Lay results side by side: a row a data set, a column a model, the cost last.",
+        description="Lay results side by side: a row a data set, a column a model, the cost last.\n\n"
+        + _examples("compare"),
         args=rest,
         config=FLAGS,
     )

@@ -1,5 +1,6 @@
 """Models side by side as the paper's table 2 has them: a row a data set, a column a model, the cost in the last row."""
 
+import dataclasses
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -84,11 +85,14 @@ def compare(results: Sequence[Result], *, published: Edition | None = None) -> C
         raise EvaluationError("There is nothing to compare: give at least one result.")
     cells: dict[str, dict[Row, Metric]] = {}
     costs: dict[str, dict[str, float]] = {}
+    partial: list[str] = []
     for result in results:
         column = cells.setdefault(result.model, {})
-        costs.setdefault(result.model, {}).update(result.cost)
-        if result.protocol == "cost":
+        known = costs.setdefault(result.model, {})
+        if result.protocol == "cost":  # what was asked for goes before what other protocols note beside
+            known.update(result.cost)
             continue
+        costs[result.model] = {**result.cost, **known}
         name = next(iter(result.metrics))
         row = Row(result.data, result.protocol, name)
         if row in column:
@@ -97,11 +101,15 @@ def compare(results: Sequence[Result], *, published: Edition | None = None) -> C
                 " apart (--name) or leave one out."
             )
         column[row] = result.metrics[name]
+        if result.counts.get("images", 0) < result.settings.get("images in all", 0):
+            some, all_of_them = result.counts["images"], result.settings["images in all"]
+            partial.append(f"{result.model}: {result.protocol} over {some:,} of {all_of_them:,} images.")
     rows = list(dict.fromkeys(row for column in cells.values() for row in column))
     columns = [Column(model, metrics, costs[model]) for model, metrics in cells.items()]
     if published is None:
-        return Comparison(tuple(rows), tuple(columns))
-    return _with_published(rows, columns, published)
+        return Comparison(tuple(rows), tuple(columns), notes=tuple(partial))
+    comparison = _with_published(rows, columns, published)
+    return dataclasses.replace(comparison, notes=(*partial, *comparison.notes))
 
 
 def draw(comparison: Comparison) -> "Figure":
@@ -232,6 +240,7 @@ def _draw_cost(
     axes.xaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
     axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.10g}"))
     axes.xaxis.set_minor_formatter(NullFormatter())
+    axes.tick_params(axis="x", labelrotation=30)  # five figures do not stand beside each other
     axes.margins(0.15)
     axes.set_xlabel(f"{name} (log)")
     axes.set_ylabel(f"percent, {over}")

@@ -26,7 +26,7 @@ from vitlab.models.cost import count_flops, count_parameters
 TRAINING_FACTOR = 3
 DAY = 24 * 3600
 WARM_UP = 2  # passes that are not timed
-MAX_BATCH = 2**16
+MAX_BATCH = 2**15  # attention kernels take no batch above 65,535
 
 
 @dataclass(frozen=True)
@@ -149,7 +149,7 @@ def batch_fits(model: Model, device: torch.device, *, training: bool, bf16: bool
             if training:
                 _training_step(model, batch_size, device, bf16=bf16)()
             else:
-                images = torch.randn(batch_size, model.config.channels, *model.config.image_size, device=device)
+                images = _images(model, batch_size, device)
                 with torch.inference_mode(), torch.autocast("cuda", torch.bfloat16, enabled=bf16):
                     model(images)
             torch.cuda.synchronize(device)
@@ -174,6 +174,7 @@ def cost_metrics(
     images: float | None = None,
     training: Speed | None = None,
     run: Spent | None = None,
+    run_flops: float | None = None,
 ) -> dict[str, Metric]:
     """Figures of cost as metrics, those that are known."""
     found = {"GFLOPs an image": _number(flops / 1e9), "parameters (M)": _number(parameters / 1e6)}
@@ -189,14 +190,20 @@ def cost_metrics(
         if training is not None:
             found["device-days to train"] = _number(device_days(images, training.value))
     if run is not None:
-        found["exaFLOPs of its run"] = _number(exaflops(flops, run.images))
+        found["exaFLOPs of its run"] = _number(exaflops(run_flops or flops, run.images))
         found["device-days of its run"] = _number(run.device_days)
     return found
 
 
+def _images(model: Model, batch_size: int, device: torch.device) -> Tensor:
+    """Any numbers in a batch's shape, in the precision of the model's weights."""
+    shape = (batch_size, model.config.channels, *model.config.image_size)
+    return torch.randn(shape, device=device, dtype=next(model.parameters()).dtype)
+
+
 def _training_step(model: Model, batch_size: int, device: torch.device, *, bf16: bool) -> Callable[[], None]:
     model.train()
-    images = torch.randn(batch_size, model.config.channels, *model.config.image_size, device=device)
+    images = _images(model, batch_size, device)
 
     def step() -> None:
         with torch.autocast(device.type, torch.bfloat16, enabled=bf16):

@@ -36,8 +36,12 @@ def measure_cost(
     bf16: bool = False,
     images: float | None = None,
     run: Spent | None = None,
+    run_flops: float | None = None,
 ) -> Result:
-    """Without a subject only what is counted; `images` is what training will see, `run` what a run used."""
+    """Without a subject only what is counted; `images` is what training will see, `run` what a run used.
+
+    `run_flops` are an image's in that run, where the model is measured at another resolution.
+    """
     start = time.perf_counter()
     counted = model_cost(model)
     cost, found = dict(counted), {}
@@ -56,12 +60,12 @@ def measure_cost(
     if images is not None:
         cost["exaflops"] = exaflops(counted["flops"], images)
     if run is not None:
-        cost |= {"exaflops": exaflops(counted["flops"], run.images), "device_days": run.device_days}
+        cost |= {"exaflops": exaflops(run_flops or counted["flops"], run.images), "device_days": run.device_days}
     return Result(
         protocol="cost",
         model=name,
         data="",
-        metrics=cost_metrics(**counted, **found, images=images, training=training, run=run),
+        metrics=cost_metrics(**counted, **found, images=images, training=training, run=run, run_flops=run_flops),
         counts={} if run is None else {"images seen in training": run.images},
         settings={
             "resolution": list(model.config.image_size),

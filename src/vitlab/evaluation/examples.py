@@ -1,7 +1,7 @@
 """Features with labels: checked once, read in blocks (they may be memory-mapped), held out in part."""
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias, final
 
@@ -15,6 +15,7 @@ from vitlab.core.random import key, uniform
 from vitlab.evaluation.contract import EvaluationError, Metric
 
 Array: TypeAlias = np.ndarray[Any, Any]
+Progress: TypeAlias = Callable[[int, int], None]  # what is done, and all
 
 BLOCK_BYTES = 2**26  # of features, or of scores, at a time
 Z95 = 1.959963984540054  # of the normal distribution, within 95%

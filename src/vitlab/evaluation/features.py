@@ -15,7 +15,7 @@ import zlib
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -28,10 +28,10 @@ from vitlab.core.record import read_json, write_json
 from vitlab.data.contract import Array, Split
 from vitlab.data.loader import evaluation_batches
 from vitlab.evaluation.contract import EvaluationError, Subject
+from vitlab.evaluation.examples import Progress
 
 log = logging.getLogger("vitlab")
 
-Progress: TypeAlias = Callable[[int, int], None]
 VERSION = 1  # of what a kept entry means: with another one, all are made again
 FEW_IMAGES = 1000  # below, starting workers takes longer than decoding
 SMALL_SIDE = 64  # px; the same for decoded pictures that are resized to no more
@@ -125,7 +125,10 @@ def outputs(
             bad = ~values.isfinite().all(dim=1)
             if bad.any():
                 where = split.images.where(int(indices[int(bad.nonzero()[0, 0])]))
-                raise EvaluationError(f"{subject.name} gives numbers that are not finite for {where}: it is damaged.")
+                raise EvaluationError(
+                    f"{subject.name} gives numbers that are not finite for {where}: its weights are damaged, or too"
+                    " large for the precision."
+                )
             yield Outputs(values, split.labels[indices], indices)
             done = min(done + len(counts), len(split))
             if progress is not None:
@@ -175,12 +178,14 @@ def _has_room(folder: Path, subject: Subject, split: Split) -> bool:
     need = len(split) * width * 4
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        usable = os.access(folder, os.W_OK) and shutil.disk_usage(folder).free > need + SPARE
+        writable = os.access(folder, os.W_OK)
+        fits = writable and shutil.disk_usage(folder).free > need + SPARE
     except OSError:
-        usable = False
-    if not usable:
-        log.warning("Features cannot be kept in %s: it is not writable, or %s MB do not fit.", folder, need >> 20)
-    return usable
+        writable = fits = False
+    if not fits:
+        why = f"{need / 2**20:,.0f} MB do not fit there" if writable else "it cannot be written to"
+        log.warning("Features are not kept in %s: %s.", folder, why)
+    return fits
 
 
 def _workers(reading: Reading, split: Split, size: tuple[int, int]) -> int:

@@ -18,7 +18,7 @@ from numpy.typing import ArrayLike
 from torch import Tensor
 
 from vitlab.evaluation.contract import EvaluationError, Metric
-from vitlab.evaluation.examples import Array, Examples, Outcome, Rows, count_classes, moments
+from vitlab.evaluation.examples import Array, Examples, Outcome, Progress, Rows, count_classes, moments
 
 SHOTS, SEEDS, L2 = (1, 5, 10, 25), (0, 1, 2), 2.0**10
 SWEEP = tuple(2.0**i for i in range(-10, 20))
@@ -80,6 +80,7 @@ def fewshot(
     l2: float | Sequence[float] = L2,
     num_classes: int | None = None,
     device: torch.device | str = "cpu",
+    progress: Progress | None = None,
 ) -> Outcome:
     """Mean and spread over the seeds for each number of shots; of several l2 one a number of shots is kept.
 
@@ -87,7 +88,7 @@ def fewshot(
     """
     l2s = (float(l2),) if isinstance(l2, int | float) else tuple(float(value) for value in l2)
     train, test, num = _checked(train_x, train_y, test_x, test_y, shots, seeds, l2s, num_classes)
-    accuracies = _accuracies(train, test, num, shots, seeds, l2s, device)
+    accuracies = _accuracies(train, test, num, shots, seeds, l2s, device, progress)
     chosen = {k: best_l2(accuracies[:, i]) for i, k in enumerate(shots)}
     order = sorted(range(len(shots)), key=lambda i: shots[i] != 5)  # tables show 5 shots, as the paper's do
     metrics = {f"{shots[i]}-shot": _metric(accuracies[:, i, chosen[shots[i]]], len(test)) for i in order}
@@ -186,6 +187,7 @@ def _accuracies(
     seeds: Sequence[int],
     l2s: Sequence[float],
     device: torch.device | str,
+    progress: Progress | None = None,
 ) -> Array:
     accuracies = np.empty((len(seeds), len(shots), len(l2s)))
     for i, seed in enumerate(seeds):
@@ -195,6 +197,8 @@ def _accuracies(
             problem = LeastSquares(drawn, num_classes, device)
             for m, (weights, bias) in enumerate(problem.solve(l2s)):
                 accuracies[i, j, m] = _right(test, weights, bias) / len(test)
+            if progress is not None:
+                progress(i * len(shots) + j + 1, len(seeds) * len(shots))
     return accuracies
 
 

@@ -16,7 +16,7 @@ from numpy.typing import ArrayLike
 from torch import Tensor
 
 from vitlab.evaluation.contract import EvaluationError
-from vitlab.evaluation.examples import Array, Examples, Outcome, Rows, count_classes, held_out, share
+from vitlab.evaluation.examples import Array, Examples, Outcome, Progress, Rows, count_classes, held_out, share
 
 Weights: TypeAlias = Literal["similarity", "uniform", "distance"]
 
@@ -56,6 +56,7 @@ def knn(
     holdout: float = 0.1,
     num_classes: int | None = None,
     device: torch.device | str = "cpu",
+    progress: Progress | None = None,
 ) -> Outcome:
     """Accuracy for each k, and first for the k that does best on held-out training images.
 
@@ -72,14 +73,15 @@ def knn(
         held = held_out(train.labels, min(holdout, len(test) / len(train)))
         queries, bank = train.take(np.flatnonzero(held), "held out"), train.take(np.flatnonzero(~held))
         possible = [k for k in ks if k <= len(bank)]
-        scores = _right(bank, queries, num, possible, weights, temperature, device) / len(queries)
+        scores = _right(bank, queries, num, possible, weights, temperature, device, progress) / len(queries)
         chosen = possible[int(scores.argmax())]
         selected["k"] = {
             "value": chosen,
             "on": f"{len(queries)} images held out of train",
             "scores": dict(zip(map(str, possible), scores.tolist(), strict=True)),
         }
-    right = dict(zip(ks, _right(train, test, num, ks, weights, temperature, device).tolist(), strict=True))
+    counts = _right(train, test, num, ks, weights, temperature, device, progress).tolist()
+    right = dict(zip(ks, counts, strict=True))
     return Outcome(
         metrics={"top-1": share(right[chosen], len(test))}
         | {f"top-1, k = {k}": share(count, len(test)) for k, count in right.items() if len(ks) > 1},
@@ -156,6 +158,7 @@ def _right(
     weights: Weights,
     temperature: float,
     device: torch.device | str,
+    progress: Progress | None = None,
 ) -> Array:
     """How many queries are right for each k."""
     right = np.zeros(len(ks), np.int64)
@@ -168,6 +171,8 @@ def _right(
             predictions = vote(similarities.cpu(), known[rows.cpu()], num_classes, ks, weights, temperature)
             labels = truth[first + start : first + start + len(part)]
             right += np.array([int((predicted == labels).sum()) for predicted in predictions])
+            if progress is not None:
+                progress(first + start + len(part), len(queries))
     return right
 
 

@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -11,7 +11,7 @@ from torch import Tensor
 
 from vitlab.evaluation.accuracy import Accuracy
 from vitlab.evaluation.contract import EvaluationError
-from vitlab.evaluation.examples import Examples, Outcome, Rows, count_classes, held_out, moments
+from vitlab.evaluation.examples import Examples, Outcome, Progress, Rows, count_classes, held_out, moments
 from vitlab.evaluation.logistic import MOMENTUM, Fit, Probe, Standardised, fit
 
 L2S = tuple(10.0**i for i in range(-6, 2))
@@ -31,10 +31,12 @@ def linear(
     num_classes: int | None = None,
     classes: Sequence[str] | None = None,
     device: torch.device | str = "cpu",
+    progress: Progress | None = None,
 ) -> Outcome:
     """The probe on the test split, with the l2 that does best on `val`, or else on a part held out of train.
 
-    Best is the highest accuracy, then the lowest loss. The final fit is on everything but the test split.
+    Best is the highest accuracy, then the lowest loss. The final fit is on everything but the test split, and starts
+    from the best one. `progress` is told of each fit.
     """
     probe = probe or Probe()
     if not l2s or min(l2s) < 0 or not all(map(math.isfinite, l2s)):
@@ -45,7 +47,7 @@ def linear(
     val = None if val_x is None or val_y is None else Examples.of(val_x, val_y, "val")
     num = count_classes(train, [test] if val is None else [test, val], num_classes)
     everything = [train] if val is None else [train, val]
-    chosen, selected = l2s[0], {}
+    chosen, selected, start = l2s[0], {}, None
     if len(l2s) > 1:
         if val is not None:
             parts, on = (train, val), f"val ({len(val)} images)"
@@ -53,10 +55,14 @@ def linear(
             held = held_out(train.labels, holdout, probe.seed)
             parts = (train.take(np.flatnonzero(~held)), train.take(np.flatnonzero(held), "held out"))
             on = f"{len(parts[1])} images held out of train"
-        chosen, scores = _choose(parts[0], parts[1], l2s, num, probe, device)
+        fits = _choose(parts[0], parts[1], l2s, num, probe, device, progress)
+        chosen = max(fits, key=lambda l2: (fits[l2].accuracy, -fits[l2].loss))
+        start, scores = fits[chosen].fit, {str(l2): fits[l2].accuracy for l2 in l2s}
         selected["l2"] = {"value": chosen, "on": on, "scores": scores}
     mean, std = _moments(everything, device)
-    fitted = fit(Standardised(everything, num, mean, std, device), chosen, probe)
+    fitted = fit(Standardised(everything, num, mean, std, device), chosen, probe, start)
+    if progress is not None:
+        progress(len(l2s) + 1, len(l2s) + 1)
     measured = evaluate(fitted, Standardised([test], num, mean, std, device)).outcome(classes)
     counts = {part.split: len(part) for part in (*everything, test)}
     return Outcome(
@@ -80,6 +86,14 @@ def evaluate(fitted: Fit, data: Standardised) -> Accuracy:
     return accuracy
 
 
+class Tried(NamedTuple):
+    """A fit with one l2, and what it does on held-out images."""
+
+    fit: Fit
+    accuracy: float
+    loss: float
+
+
 def _choose(
     train: Examples | Rows,
     val: Examples | Rows,
@@ -87,17 +101,20 @@ def _choose(
     num_classes: int,
     probe: Probe,
     device: torch.device | str,
-) -> tuple[float, dict[str, float]]:
+    progress: Progress | None,
+) -> dict[float, "Tried"]:
     mean, std = moments(train, device)
     data = Standardised([train], num_classes, mean, std, device)
     held = Standardised([val], num_classes, mean, std, device)
     found: Fit | None = None
-    scores: dict[float, tuple[float, float]] = {}
+    tried: dict[float, Tried] = {}
     for l2 in sorted(l2s, reverse=True):  # from the smallest weights to the largest: each fit is the next one's start
         found = fit(data, l2, probe, found)
         metrics = evaluate(found, held).outcome().metrics
-        scores[l2] = (metrics["top-1"].value, -metrics["log loss"].value)
-    return max(scores, key=lambda l2: scores[l2]), {str(l2): scores[l2][0] for l2 in l2s}
+        tried[l2] = Tried(found, metrics["top-1"].value, metrics["log loss"].value)
+        if progress is not None:
+            progress(len(tried), len(l2s) + 1)
+    return tried
 
 
 def _moments(parts: Sequence[Examples], device: torch.device | str) -> tuple[Tensor, Tensor]:

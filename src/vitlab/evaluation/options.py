@@ -21,8 +21,8 @@ class RealOptions:
 class FewshotOptions:
     """Least squares on frozen features of a few images a class."""
 
-    shots: tuple[int, ...] = (1, 5, 10, 25)
-    """Images a class."""
+    shots: tuple[int, ...] = ()
+    """Images a class; by default those of 1, 5, 10, 25 that every class has."""
     seeds: tuple[int, ...] = (0, 1, 2)
     """What the images are drawn by, a draw each."""
     l2: float = 1024.0

@@ -1,12 +1,14 @@
 """The protocols that measure without training, each from a subject and a data set to a result."""
 
 import dataclasses
+import logging
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeAlias
 
+import numpy as np
 import torch
 
 from vitlab.core.config import to_dict
@@ -28,9 +30,12 @@ from vitlab.evaluation.options import (
     LinearOptions,
     RealOptions,
 )
-from vitlab.evaluation.real import RealAccuracy, RealLabels
+from vitlab.evaluation.real import NUM_CLASSES, RealAccuracy, RealLabels
 from vitlab.evaluation.subject import for_classes
 from vitlab.evaluation.testtime import TestTime, averaged
+from vitlab.weights.imagenet import imagenet_classes
+
+log = logging.getLogger("vitlab")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -139,24 +144,42 @@ def _accuracy(task: Task, options: AccuracyOptions) -> Outcome:
 def _real(task: Task, options: RealOptions) -> Outcome:
     if task.subject.logits is None:
         raise EvaluationError(f"{task.subject.name} has no classifier: ReaL needs one with ImageNet's classes.")
-    counter, images = RealAccuracy(RealLabels.read(Path(options.labels))), task.measured.images
-    for batch in outputs(task.subject.logits, task.subject, task.measured, task.reading, task.progress):
+    labels, images = RealLabels.read(Path(options.labels)), task.measured.images
+    labels.check(images)
+    if len(images) < len(labels.labels):
+        log.warning(
+            "ReaL over a part: %s of %s validation images are there.", f"{len(images):,}", f"{len(labels.labels):,}"
+        )
+    subject, matched = task.subject, "by number"
+    if subject.labels is not None and len(subject.labels) >= NUM_CLASSES:  # perhaps in another order, or among others
+        subject, matched = for_classes(subject, [wordnet for wordnet, _ in imagenet_classes()])
+    assert subject.logits is not None
+    counter = RealAccuracy(labels)
+    for batch in outputs(subject.logits, subject, task.measured, task.reading, task.progress):
         counter.add(batch.values, [images.where(index) for index in batch.indices.tolist()])
-    return counter.outcome()
+    outcome = counter.outcome()
+    return dataclasses.replace(
+        outcome,
+        counts=_with_damaged(outcome.counts, len(images) - outcome.counts["images"]),
+        settings={**outcome.settings, "classes_matched": matched},
+    )
 
 
 def _fewshot(task: Task, options: FewshotOptions) -> Outcome:
+    _check_parts(task)
+    shots = _possible_shots(task, options.shots)
     train, test = _train_and_test(task)
     outcome = fewshot.fewshot(
         train.values,
         train.labels,
         test.values,
         test.labels,
-        shots=options.shots,
+        shots=shots,
         seeds=options.seeds,
         l2=fewshot.SWEEP if options.sweep else options.l2,
         num_classes=task.dataset.num_classes,
         device=task.subject.device,
+        progress=task.progress,
     )
     return _noted(outcome, train, test)
 
@@ -177,6 +200,7 @@ def _linear(task: Task, options: LinearOptions) -> Outcome:
         num_classes=task.dataset.num_classes,
         classes=task.dataset.classes,
         device=task.subject.device,
+        progress=task.progress,
     )
     return _noted(outcome, train, test, *(() if val is None else (val,)))
 
@@ -194,6 +218,7 @@ def _knn(task: Task, options: KnnOptions) -> Outcome:
         holdout=options.holdout,
         num_classes=task.dataset.num_classes,
         device=task.subject.device,
+        progress=task.progress,
     )
     return _noted(outcome, train, test)
 
@@ -209,6 +234,12 @@ PROTOCOLS: dict[str, Protocol] = {
 
 def _train_and_test(task: Task) -> tuple[Features, Features]:
     """The features to learn from and those to measure on."""
+    _check_parts(task)
+    return task.features("train"), task.features(task.split)
+
+
+def _check_parts(task: Task) -> None:
+    """What cannot be learned from is refused before anything is computed."""
     if task.dataset.multi_label:
         raise EvaluationError(f"{task.dataset.name} has several labels an image: measure it with accuracy (mAP).")
     if "train" not in task.dataset.splits:
@@ -216,7 +247,34 @@ def _train_and_test(task: Task) -> tuple[Features, Features]:
     if task.split == "train":
         raise EvaluationError("What is learned from train cannot be measured on train: choose another split.")
     _check_labels(task)
-    return task.features("train"), task.features(task.split)
+    train, test = (task.dataset.splits[name].counts(task.dataset.num_classes) for name in ("train", task.split))
+    unseen = np.flatnonzero((test > 0) & (train == 0)).tolist()
+    if unseen:
+        more = f" and {len(unseen) - 1} more" if len(unseen) > 1 else ""
+        raise EvaluationError(
+            f"{task.dataset.name}: {task.split} has images of the class '{task.dataset.classes[unseen[0]]}'{more}, but"
+            " train has none to learn it from: add some, or fine-tune on all of it (`vitlab evaluate finetune`)."
+        )
+
+
+def _possible_shots(task: Task, asked: tuple[int, ...]) -> tuple[int, ...]:
+    """The shots that were asked for, or those of the usual ones that every class has images for."""
+    counts = task.dataset.splits["train"].counts(task.dataset.num_classes)
+    scarce = int(counts.argmin())
+    fewest, name = int(counts[scarce]), task.dataset.classes[scarce]
+    wanted = asked or fewshot.SHOTS
+    possible = tuple(k for k in wanted if k <= fewest)
+    if not possible or (asked and possible != asked):
+        raise EvaluationError(
+            f"The class '{name}' has {fewest} training image{'s' * (fewest != 1)}, fewer than the {max(asked)} shots"
+            " that were asked for: ask for fewer."
+            if asked and fewest
+            else f"The class '{name}' has no training image, so that no shots can be drawn of it."
+        )
+    if possible != wanted:
+        left_out = " and ".join(str(k) for k in wanted if k not in possible)
+        log.warning("%s shots are left out: the class '%s' has %d training images.", left_out, name, fewest)
+    return possible
 
 
 def _check_labels(task: Task) -> None:

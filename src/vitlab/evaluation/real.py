@@ -5,16 +5,23 @@ the order of ImageNet-1k, and belong to the validation images by their number: I
 """
 
 import json
+import os
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, final
 
+import numpy as np
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from vitlab.data.contract import DataSet, Images
+from vitlab.data.open import open_data
+from vitlab.data.sources.files import Files, list_folders, list_images
+from vitlab.data.sources.imagenet import KAGGLE
+from vitlab.data.sources.source import SPLIT_WORDS, make
 from vitlab.evaluation.contract import EvaluationError
 from vitlab.evaluation.examples import Outcome, share, wilson
 
@@ -61,6 +68,18 @@ class RealLabels:
         if not 1 <= number <= len(self.labels):
             raise EvaluationError(f"{self.source} holds the labels of {len(self.labels)} images; '{name}' is not one.")
         return number - 1
+
+    def check(self, images: Images) -> None:
+        """Refuse images of other names, and images that are there twice, before anything is computed."""
+        places: dict[int, int] = {}
+        for index in range(len(images)):
+            number = self.number(images.where(index))
+            if number in places:
+                raise EvaluationError(
+                    f"ILSVRC2012_val_{number + 1:08d} is there twice, as {images.where(places[number])} and"
+                    f" {images.where(index)}: remove one."
+                )
+            places[number] = index
 
 
 @final
@@ -112,8 +131,29 @@ class RealAccuracy:
         return Outcome(
             metrics={"ReaL": share(right, labelled)},
             counts={"images": images, "with labels": labelled, "without labels": images - labelled},
+            settings={"images in all": len(self.real.labels)},
             details={"interval": {"ReaL": list(wilson(right, labelled)), "level": 0.95, "method": "Wilson"}},
         )
+
+
+def open_validation_images(data: str) -> DataSet:
+    """ImageNet's validation images as the val part of a set, whole or in part; what is no folder of them opens as ever.
+
+    The reassessed labels need no others: the images may lie flat or in folders of any names, and none is held out.
+    """
+    path = Path(os.path.expanduser(data))  # noqa: PTH111  Path's raises over odd texts
+    if os.path.isdir(path):  # noqa: PTH112
+        base = next((path / inside for inside in KAGGLE if (path / inside).is_dir()), path)
+        parts = {SPLIT_WORDS[name.lower()]: name for name in list_folders(base) if name.lower() in SPLIT_WORDS}
+        if "val" in parts or not parts:
+            listing = list_images(base, parts.get("val", ""))
+            named = [place for place, name in enumerate(listing.names) if NAME.search(name)]
+            if named:
+                names = [listing.names[place] for place in named]
+                files = Files(base, names, [listing.sizes[place] for place in named])
+                unused = np.zeros(len(names), np.int64)
+                return make("imagenet", ("without labels",), {"val": (files, unused)}, notes=listing.notes())
+    return open_data(data)
 
 
 def _is_labels(item: Any) -> bool:

@@ -20,6 +20,7 @@ from vitlab.evaluation.contract import EvaluationError, Result, Subject
 from vitlab.evaluation.cost import exaflops, model_cost, spent
 from vitlab.evaluation.costing import measure_cost
 from vitlab.evaluation.features import Progress, Reading, Share, default_cache
+from vitlab.evaluation.real import open_validation_images
 from vitlab.evaluation.subject import Precision, subject_of
 from vitlab.evaluation.testtime import TestTime
 from vitlab.models.contract import Model
@@ -128,7 +129,8 @@ def planned_images(recipe_name: str, train_images: int | None = None) -> int:
 def _measured(request: Request) -> Result:
     """A protocol of `vitlab.evaluation` over the model as it is."""
     how = request.how
-    dataset: DataSet = open_data(request.needed_data)
+    opened: Callable[[str], DataSet] = open_validation_images if request.protocol == "real" else open_data
+    dataset = opened(request.needed_data)
     split = protocols.choose_split(dataset, how.split)
     with join(how.device) as world:
         model = _model(request)
@@ -149,7 +151,7 @@ def _measured(request: Request) -> Result:
             progress=request.progress if world.first else None,
         )
     settings = {**result.settings, "precision": how.measuring}
-    return dataclasses.replace(result, settings=settings, cost=model_cost(model) | _run_cost(request, model))
+    return dataclasses.replace(result, settings=settings, cost=model_cost(model) | _run_cost(request))
 
 
 def _cost(request: Request) -> Result:
@@ -171,6 +173,7 @@ def _cost(request: Request) -> Result:
             bf16=how.measuring == "bf16",
             images=images,
             run=None if folder is None else spent(Path(folder), devices=options.devices),
+            run_flops=_run_flops(folder) if folder is not None and how.image_size is not None else None,
         )
 
 
@@ -188,7 +191,7 @@ def _finetune(request: Request) -> Result:
         machine=_machine(request),
         progress=request.progress,
     )
-    return dataclasses.replace(result, model=request.name)
+    return _with_cost(request, result)
 
 
 def _vtab(request: Request) -> Result:
@@ -206,7 +209,7 @@ def _vtab(request: Request) -> Result:
         machine=_machine(request),
         progress=request.progress,
     )
-    return dataclasses.replace(result, model=request.name)
+    return _with_cost(request, result)
 
 
 Protocol: TypeAlias = Callable[[Request], Result]
@@ -240,13 +243,25 @@ def _run_of(request: Request) -> str | None:
     return model if isinstance(model, str) and Path(model, "recipe.json").exists() else None
 
 
-def _run_cost(request: Request, model: Model) -> dict[str, float]:
-    """What training a run's model did cost."""
+def _run_cost(request: Request) -> dict[str, float]:
+    """What training a run's model did cost, at the resolution that it was trained at."""
     folder = _run_of(request)
     if folder is None:
         return {}
     used = spent(Path(folder))
-    return {"exaflops": exaflops(model_cost(model)["flops"], used.images), "device_days": used.device_days}
+    return {"exaflops": exaflops(_run_flops(folder), used.images), "device_days": used.device_days}
+
+
+def _run_flops(folder: str) -> float:
+    """Of one image forward, by a run's own model."""
+    return model_cost(load(folder))["flops"]
+
+
+def _with_cost(request: Request, result: Result) -> Result:
+    """What was trained at the resolution that it was trained at, beside what the runs took."""
+    model = load(request.source, image_size=_training_size(request))
+    cost = {**result.cost, **model_cost(model), **_run_cost(request)}
+    return dataclasses.replace(result, model=request.name, cost=cost)
 
 
 def _training_size(request: Request) -> int | None:

@@ -2,6 +2,7 @@
 
 import contextlib
 import json
+import logging
 import os
 import shutil
 from collections.abc import Callable, Iterator, Mapping
@@ -16,6 +17,8 @@ from vitlab.training import session
 from vitlab.training.loop import DivergedError
 from vitlab.training.recipe import Recipe
 from vitlab.training.run import differences, locked
+
+log = logging.getLogger("vitlab")
 
 PLAN, RESULT, DIVERGED = "grid.json", "result.json", "diverged.json"
 MOST_DIFFERENCES = 4
@@ -115,7 +118,24 @@ def open_grid(folder: Path, plan: Mapping[str, Any], *, train: Train, tally: Tal
                 f"The grid in {folder} was planned otherwise ({_some(changed)}): ask for it as it was, or give another"
                 " folder."
             )
-        yield Grid(folder, train, tally)
+        with _said_once():
+            yield Grid(folder, train, tally)
+
+
+@contextlib.contextmanager
+def _said_once() -> Iterator[None]:
+    """What is said of each run alike, that its head is a fresh one, is said of the first."""
+    said: set[str] = set()
+
+    def is_new(record: logging.LogRecord) -> bool:
+        text = record.getMessage()
+        return text not in said and not said.add(text)
+
+    log.addFilter(is_new)
+    try:
+        yield
+    finally:
+        log.removeFilter(is_new)
 
 
 def trainer(*, device: str | None = None, show: bool = False) -> Train:

@@ -1,3 +1,4 @@
+import dataclasses
 from pathlib import Path
 
 import pytest
@@ -137,3 +138,20 @@ def test_the_figure_shows_every_result_and_the_cost() -> None:
 def test_a_figure_of_another_kind_is_refused(tmp_path: Path) -> None:
     with pytest.raises(EvaluationError, match="ends in .png, .svg or .pdf"):
         save_figure(compare(RESULTS), tmp_path / "figure.gif")
+
+
+def test_a_measured_cost_goes_before_what_protocols_note_beside() -> None:
+    asked = Result(
+        protocol="cost", model="mine", data="", metrics={"x": Metric(value=1, count=1)}, cost={"parameters": 5e6}
+    )
+    for results in ([asked, *RESULTS], [*RESULTS, asked]):
+        assert lines_of(compare(results).table())["Parameters (M)"] == ["5", "22"]
+        assert lines_of(compare(results).table())["Training device-days"] == ["12.50", "3"]
+
+
+def test_a_result_over_a_part_of_the_images_is_noted() -> None:
+    whole = result("mine", "imagenet", "real", 0.85)
+    part = dataclasses.replace(whole, counts={"images": 5000}, settings={"images in all": 50_000})
+    assert compare([whole], published="v2").notes[0].startswith("Published figures")
+    assert compare([part], published="v2").notes[0] == "mine: real over 5,000 of 50,000 images."
+    assert compare([part]).notes == ("mine: real over 5,000 of 50,000 images.",)

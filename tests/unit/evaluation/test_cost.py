@@ -129,3 +129,10 @@ def test_the_cost_result_has_what_was_asked_for() -> None:
     counted = measure_cost(model, None, CostOptions(count_only=True), name="tiny", batch_size=4)
     assert list(counted.metrics) == ["GFLOPs an image", "parameters (M)"]
     assert cost_metrics(parameters=1e6, flops=1e9)["parameters (M)"].value == 1
+
+
+def test_a_run_at_another_resolution_is_counted_at_its_own() -> None:
+    model = random_vit(ViTConfig(**SIZES, num_classes=3))
+    run = Spent(images=10**15, seconds=60, devices=1)
+    found = measure_cost(model, None, CostOptions(count_only=True), name="x", batch_size=1, run=run, run_flops=5.0)
+    assert found.metrics["exaFLOPs of its run"].value == found.cost["exaflops"] == pytest.approx(3 * 5 * 1e15 / 1e18)

@@ -150,7 +150,7 @@ def test_an_unwritable_cache_is_told_and_done_without(tmp_path: Path, caplog: py
     (tmp_path / "file").write_text("")
     with caplog.at_level(logging.WARNING, "vitlab"):
         found = extract(subject(Counting()), split_of(pictures()), "data", Reading(cache=tmp_path / "file" / "cache"))
-    assert "cannot be kept" in caplog.text
+    assert "it cannot be written to" in caplog.text
     assert len(found.values) == NUM
 
 

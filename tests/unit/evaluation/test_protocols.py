@@ -16,7 +16,7 @@ from vitlab.data.contract import DataSet, Split
 from vitlab.evaluation.contract import EvaluationError, Subject
 from vitlab.evaluation.embedding import GivenImages
 from vitlab.evaluation.features import Reading
-from vitlab.evaluation.options import LinearOptions
+from vitlab.evaluation.options import FewshotOptions, KnnOptions, LinearOptions
 from vitlab.evaluation.protocols import measure
 from vitlab.evaluation.results import read_result, write_result
 from vitlab.evaluation.subject import subject_from
@@ -135,6 +135,78 @@ def test_a_missing_split_is_one_sentence(
 ) -> None:
     with pytest.raises(EvaluationError, match=sentence):
         measure(protocol, subject(), dataset(*names), split=chosen)
+
+
+def unfit(**counts: int) -> tuple[Subject, DataSet]:
+    """A data set with so many training images of some classes, and a subject that must not be called."""
+    data = dataset("train", "test")
+    train, chosen = data.splits["train"], np.ones(120, bool)
+    for name, count in counts.items():
+        chosen[np.flatnonzero(train.labels == "abcdef".index(name))[count:]] = False
+    images = [np.asarray(train.images.read(i)) for i in np.flatnonzero(chosen).tolist()]
+    few = Split(GivenImages(images), train.labels[chosen])
+
+    def never(images: torch.Tensor) -> torch.Tensor:
+        raise AssertionError(len(images))
+
+    splits = {**data.splits, "train": few}
+    return (
+        subject_from(never, name="never", preprocess=Preprocess(size=(2, 2))),
+        DataSet("made up", data.classes, splits, "f", fixed_classes=True),
+    )
+
+
+@pytest.mark.parametrize(
+    ("protocol", "counts", "options", "sentence"),
+    [
+        ("fewshot", {"b": 3}, FewshotOptions(shots=(1, 5)), "class 'b' has 3 training images, fewer than the 5 shots"),
+        ("fewshot", {"b": 1}, FewshotOptions(shots=(2,)), "class 'b' has 1 training image, fewer than the 2 shots"),
+        ("fewshot", {"b": 0, "c": 0}, None, "test has images of the class 'b' and 1 more, but train has none"),
+        ("knn", {"f": 0}, None, "test has images of the class 'f', but train has none"),
+        ("linear", {"a": 0}, None, "test has images of the class 'a', but train has none"),
+    ],
+)
+def test_what_cannot_be_learned_is_refused_before_anything_is_computed(
+    protocol: str, counts: dict[str, int], options: Any, sentence: str
+) -> None:
+    never, data = unfit(**counts)
+    with pytest.raises(EvaluationError, match=sentence):
+        measure(protocol, never, data, options=options)
+
+
+def test_the_usual_shots_are_those_that_every_class_allows(caplog: pytest.LogCaptureFixture) -> None:
+    _, data = unfit(b=7)
+    found = measure("fewshot", subject(), data)
+    assert list(found.metrics) == ["5-shot", "1-shot"]
+    assert found.settings["shots"] == [1, 5]
+    assert "10 and 25 shots are left out: the class 'b' has 7 training images" in caplog.text
+
+
+def test_a_class_without_any_image_has_no_shots() -> None:
+    _, data = unfit(b=0)
+    kept = data.splits["test"].labels != 1
+    images = [np.asarray(data.splits["test"].images.read(int(i))) for i in np.flatnonzero(kept)]
+    test = Split(GivenImages(images), data.splits["test"].labels[kept])
+    bare = DataSet("made up", data.classes, {**data.splits, "test": test}, "f")
+    with pytest.raises(EvaluationError, match="class 'b' has no training image"):
+        measure("fewshot", subject(), bare)
+
+
+@pytest.mark.parametrize(
+    ("protocol", "options", "last"),
+    [
+        ("fewshot", FewshotOptions(shots=(1, 5), seeds=(0, 1, 2)), (6, 6)),
+        ("linear", LinearOptions(l2s=(0.01, 1.0)), (3, 3)),
+        ("linear", LinearOptions(l2s=(0.01,)), (2, 2)),
+        ("knn", KnnOptions(ks=(1, 5)), (120, 120)),
+    ],
+)
+def test_progress_is_told_of_what_follows_the_features(protocol: str, options: Any, last: tuple[int, int]) -> None:
+    seen: list[tuple[int, int]] = []
+    measure(protocol, subject(), dataset("train", "test"), options=options, progress=lambda *both: seen.append(both))
+    assert (120, 120) in seen  # the features of a split
+    assert seen[-1] == last
+    assert all(done <= total for done, total in seen)
 
 
 def test_an_unknown_protocol_is_one_sentence() -> None:

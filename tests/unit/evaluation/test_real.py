@@ -5,10 +5,17 @@ from pathlib import Path
 
 import pytest
 import torch
+from PIL import Image
 from torch import Tensor
 
+from vitlab.core.errors import Error
+from vitlab.core.preprocess import Preprocess
 from vitlab.evaluation.contract import EvaluationError
-from vitlab.evaluation.real import RealAccuracy, RealLabels
+from vitlab.evaluation.options import RealOptions
+from vitlab.evaluation.protocols import measure
+from vitlab.evaluation.real import RealAccuracy, RealLabels, open_validation_images
+from vitlab.evaluation.subject import subject_from
+from vitlab.weights.imagenet import imagenet_classes
 
 LABELS = [[0, 5], [], [999], [1], [2, 3, 4]]
 
@@ -126,3 +133,91 @@ def test_the_public_labels_give_what_timm_gives() -> None:
     assert 100 * outcome.metrics["ReaL"].value == pytest.approx(theirs.get_accuracy(1))
     assert outcome.counts["images"] == 2_000
     assert 0.6 < outcome.metrics["ReaL"].value < 0.8
+
+
+def pictures(root: Path, *files: str) -> str:
+    """Pictures whose red is the number at the end of their name."""
+    for file in files:
+        (root / file).parent.mkdir(parents=True, exist_ok=True)
+        number = int(Path(file).stem.split("_")[2])
+        Image.new("RGB", (4, 4), (number, 0, 0)).save(root / file, "PNG")  # whatever the ending says
+    return str(root)
+
+
+LAYOUTS = {
+    "flat": [name(1), name(3), name(5)],
+    "in class folders": [f"0/{name(1)}", f"999/{name(3)}", f"4/{name(5)}"],
+    "in a val folder without labels": [f"val/{name(1)}", f"val/{name(3)}", f"val/{name(5)}"],
+    "beside train": [f"val/n1/{name(1)}", f"val/n2/{name(3)}", f"val/n2/{name(5)}", "train/n1/n_a_7.JPEG"],
+    "Kaggle's": [f"ILSVRC/Data/CLS-LOC/val/{name(i)}" for i in (1, 3, 5)],
+    "among other files": [name(1), name(3), name(5), "other_picture_9.png"],
+}
+
+
+@pytest.mark.parametrize("files", LAYOUTS.values(), ids=LAYOUTS.keys())
+def test_any_folder_of_validation_images_is_measured_whole(
+    tmp_path: Path, files: list[str], caplog: pytest.LogCaptureFixture
+) -> None:
+    """The answers are known: 5 is a label of the first image, 999 that of the third, 0 none of the fifth's."""
+    labels = tmp_path / "real.json"
+    labels.write_text(json.dumps(LABELS))
+    answers = torch.tensor([0, 5, 0, 999, 0, 0])
+
+    def told(images: Tensor) -> Tensor:
+        numbers = (images[:, 0].mean(dim=(1, 2)) * 127.5 + 127.5).round().long()
+        return torch.nn.functional.one_hot(answers[numbers], 1000).float()
+
+    data = open_validation_images(pictures(tmp_path / "images", *files))
+    assert (data.name, list(data.splits)) == ("imagenet", ["val"])
+    subject = subject_from(told, logits=told, name="known answers", preprocess=Preprocess(size=(4, 4)))
+    found = measure("real", subject, data, options=RealOptions(labels=str(labels)))
+    assert found.metrics["ReaL"].value == pytest.approx(2 / 3)
+    assert found.counts == {"images": 3, "with labels": 3, "without labels": 0}
+    assert found.settings["images in all"] == 5
+    assert "3 of 5 validation images" in caplog.text
+
+
+def test_a_model_with_the_classes_in_another_order_is_understood(tmp_path: Path) -> None:
+    labels = tmp_path / "real.json"
+    labels.write_text(json.dumps(LABELS))
+    data = open_validation_images(pictures(tmp_path / "images", name(3)))  # whose label is 999
+    answer = torch.zeros(1, 1000)
+    answer[0, 0] = 1
+    wordnet = tuple(wnid for wnid, _ in imagenet_classes())
+    for classes, value in ((wordnet, 0.0), (wordnet[::-1], 1.0)):
+        subject = subject_from(
+            lambda images: images.flatten(1),
+            logits=lambda images: answer.expand(len(images), -1),
+            name="ordered",
+            preprocess=Preprocess(size=(4, 4)),
+            labels=classes,
+        )
+        found = measure("real", subject, data, options=RealOptions(labels=str(labels)))
+        assert (found.metrics["ReaL"].value, found.settings["classes_matched"]) == (value, "by name")
+
+
+@pytest.mark.parametrize(
+    ("files", "sentence"),
+    [
+        ([f"a/{name(1)}", f"b/{name(1)}"], "val_00000001 is there twice, as .*a/ILSVRC.* and .*b/ILSVRC"),
+        ([name(1), name(6)], "holds the labels of 5 images"),
+    ],
+)
+def test_names_are_checked_before_anything_is_computed(
+    real: RealLabels, tmp_path: Path, files: list[str], sentence: str
+) -> None:
+    data = open_validation_images(pictures(tmp_path / "images", *files))
+
+    def never(images: Tensor) -> Tensor:
+        raise AssertionError(len(images))
+
+    subject = subject_from(never, logits=never, name="never", preprocess=Preprocess(size=(4, 4)))
+    with pytest.raises(EvaluationError, match=sentence):
+        measure("real", subject, data, options=RealOptions(labels=real.source))
+
+
+def test_a_folder_without_validation_images_opens_as_any_data(tmp_path: Path) -> None:
+    folder = pictures(tmp_path / "photos", "a/x_y_1.png", "a/x_y_2.png", "b/x_y_3.png", "b/x_y_4.png")
+    assert open_validation_images(folder).classes == ("a", "b")
+    with pytest.raises(Error, match="no class folders"):
+        open_validation_images(pictures(tmp_path / "flat", "x_y_1.png"))

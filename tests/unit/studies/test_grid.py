@@ -1,6 +1,7 @@
 """A grid's folder: what is kept of it, and what it refuses. The runs are pretended; tests/train has real ones."""
 
 import json
+import logging
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -129,3 +130,17 @@ def test_several_processes_are_refused(tmp_path: Path, monkeypatch: pytest.Monke
     monkeypatch.setenv("WORLD_SIZE", "2")
     with pytest.raises(GridError, match="one process"), open_grid(tmp_path, {}, train=Pretended(), tally=Tally(0)):
         pass
+
+
+def test_what_every_run_says_is_said_once(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    log, made = logging.getLogger("vitlab"), Pretended()
+
+    def talkative(recipe: Recipe, folder: Path) -> Mapping[str, Any]:
+        log.warning("The head is %s.", "fresh")
+        log.warning("This is %s.", recipe.name)
+        return made(recipe, folder)
+
+    with open_grid(tmp_path / "grid", {}, train=talkative, tally=Tally(3)) as grid:
+        run_all(grid)
+    log.warning("The head is fresh.")
+    assert caplog.messages == ["The head is fresh.", "This is a.", "This is b.", "This is c.", "The head is fresh."]
