@@ -1,4 +1,4 @@
-"""The services that benchmarks/serving.py compares, each started with a model's folder and a port.
+"""The services that benchmarks/serving.py compares vitlab with, each started with a model's folder and a port.
 
 python benchmarks/serving_peers.py LitServe FOLDER PORT THREADS
 """
@@ -7,19 +7,21 @@ import io
 import os
 import sys
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 
 import litserve
 import torch
+import torch._inductor.config
 import uvicorn
 from fastapi import FastAPI, Request, UploadFile
 from PIL import Image
 from torch import Tensor
+from torch._dynamo.utils import counters
 
 from vitlab import api
-from vitlab.cli import main as vitlab_main
 
 BATCH, WAIT, TOP = 8, 0.005, 5
 
@@ -31,11 +33,6 @@ def top_classes(logits: Tensor) -> list[list[dict[str, Any]]]:
         [{"label": f"class {i}", "index": i, "probability": v} for v, i in zip(row, places, strict=True)]
         for row, places in zip(values.tolist(), indices.tolist(), strict=True)
     ]
-
-
-def serve_vitlab(source: str, port: int, threads: int) -> None:
-    options = {"model": source, "port": port, "threads": threads, "max-batch": BATCH, "max-wait-ms": 1000 * WAIT}
-    vitlab_main(["serve", *(text for name, value in options.items() for text in (f"--{name}", str(value)))])
 
 
 def _fastapi(source: str) -> tuple[FastAPI, Callable[[bytes], dict[str, Any]]]:
@@ -72,17 +69,25 @@ def serve_on_loop(source: str, port: int, _: int) -> None:
 class Lit(litserve.LitAPI):
     """As LitServe's guide has it: a batch is collected, then decoded, stacked and predicted in the worker process."""
 
-    def __init__(self, source: str, threads: int) -> None:
+    def __init__(self, source: str, threads: int, *, compiled: bool) -> None:
         super().__init__(max_batch_size=BATCH, batch_timeout=WAIT, api_path="/v1/predict")
-        self.source, self.threads = source, threads
+        self.source, self.threads, self.compiled = source, threads, compiled
 
     def setup(self, device: str) -> None:
         del device
         torch.set_num_threads(self.threads)
-        self.model = api.load(self.source).eval()
+        model = api.load(self.source).eval()
+        self.preprocess, self.model = model.preprocess, model
+        if self.compiled:
+            # Frozen, its weights are packed as vitlab's are; `options={"freezing": True}` is taken and does nothing.
+            torch._inductor.config.freezing = True
+            self.model = torch.compile(model)
+            for size in (BATCH, BATCH // 2, 1):  # the second makes the number of images a variable; 1 is a case apart
+                self.predict(torch.zeros(size, 3, *model.config.image_size))
+            assert counters["inductor"]["mkldnn_linear_weight_pack_matcher_count"], "nothing was packed"
 
     def decode_request(self, request: Request, **_: Any) -> Tensor:
-        return self.model.preprocess(Image.open(io.BytesIO(request["images"].file.read())))[0]
+        return self.preprocess(Image.open(io.BytesIO(request["images"].file.read())))[0]
 
     def batch(self, inputs: list[Tensor]) -> Tensor:
         return torch.stack(inputs)
@@ -98,18 +103,20 @@ class Lit(litserve.LitAPI):
         return {"classes": output}
 
 
-def serve_litserve(source: str, port: int, threads: int) -> None:
-    server = litserve.LitServer(Lit(source, threads), accelerator="cpu", workers_per_device=1)
+def serve_litserve(source: str, port: int, threads: int, *, workers: int = 1, compiled: bool = False) -> None:
+    lit = Lit(source, max(1, threads // workers), compiled=compiled)
+    server = litserve.LitServer(lit, accelerator="cpu", workers_per_device=workers)
     server.run(host="127.0.0.1", port=port, log_level="error", generate_client_file=False, access_log=False)
 
 
-SERVICES: dict[str, Callable[[str, int, int], None]] = {
-    "vitlab": serve_vitlab,
+PEERS: dict[str, Callable[[str, int, int], None]] = {
     "LitServe": serve_litserve,
+    "LitServe, 2 workers": partial(serve_litserve, workers=2),
+    "LitServe, 2 workers, compiled": partial(serve_litserve, workers=2, compiled=True),
     "FastAPI, def": serve_in_threads,
     "FastAPI, async def": serve_on_loop,
 }
 
 if __name__ == "__main__":
     torch.set_num_threads(int(sys.argv[4]))
-    SERVICES[sys.argv[1]](sys.argv[2], int(sys.argv[3]), int(sys.argv[4]))
+    PEERS[sys.argv[1]](sys.argv[2], int(sys.argv[3]), int(sys.argv[4]))

@@ -209,3 +209,49 @@ def test_every_batch_is_told_of() -> None:
 
     check(test, watch=lambda kind, size, _: seen.append((kind, size)))
     assert seen == [("k", 4)]
+
+
+def test_workers_share_what_is_here() -> None:
+    async def test(model: Model, batcher: Batcher[int, int]) -> None:
+        model.free.clear()
+        with batcher.reserve(4) as places:
+            tasks = [asyncio.ensure_future(batcher.submit("k", item, places)) for item in range(4)]
+            await settle()
+        assert sorted(items for _, items in model.batches) == [[0, 1], [2, 3]]  # both run, neither has ended
+        tasks += [asyncio.ensure_future(put(batcher, item)) for item in range(4, 9)]
+        await settle()
+        assert len(model.batches) == 2
+        model.free.set()
+        assert await asyncio.gather(*tasks) == [2 * item for item in range(9)]
+
+    check(test, workers=2, max_wait=10)
+
+
+def test_a_lone_item_has_everything_and_one_that_had_to_wait_for_it_has_not() -> None:
+    places: dict[int, int] = {}  # of each thread: one of how many it is
+    seen: list[tuple[int, int]] = []
+
+    def prepare(num: int) -> None:
+        places[threading.get_ident()] = num
+
+    async def test(model: Model, batcher: Batcher[int, int]) -> None:
+        run = model.run
+
+        def noting(kind: Hashable, items: Sequence[int]) -> Sequence[int | Exception]:
+            seen.extend((item, places[threading.get_ident()]) for item in items)
+            return run(kind, items)
+
+        batcher.run = noting
+        model.free.clear()
+        tasks = [asyncio.ensure_future(put(batcher, 1))]
+        await settle()
+        tasks.append(asyncio.ensure_future(put(batcher, 2)))
+        await settle()
+        assert seen == [(1, 1)]  # the second waits, although a thread is idle: there is no processor for it
+        model.free.set()
+        await asyncio.gather(*tasks)
+        assert seen == [(1, 1), (2, 2)]
+        await put(batcher, 3)
+        assert seen[2:] == [(3, 1)]
+
+    check(test, workers=2, prepare=prepare)

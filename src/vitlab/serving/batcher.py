@@ -1,8 +1,12 @@
-"""Dynamic batching: single requests become batches for a model that runs in one thread.
+"""Dynamic batching: single requests become batches for a model that runs in a few threads.
 
-A batch goes when it is full, when its oldest item has waited `max_wait`, or, with the model idle, as soon as nothing
+A batch goes when it is full, when its oldest item has waited `max_wait`, or, with a thread idle, as soon as nothing
 else is on its way: whoever asks announces items first (`reserve`), decodes them, and then hands them over, so it is
 known whether waiting can gain anything. Under load the queue fills while the model runs: batches grow by themselves.
+
+Several batches at once, each on its part of the processors, do more than one on all of them, whose threads wait for
+each other many times a layer; none takes more than its share of what is here. An item that comes when nothing else is
+here has all processors for itself.
 """
 
 import asyncio
@@ -61,6 +65,7 @@ class Batcher(Generic[Item, Answer]):
 
     An answer that is an exception is raised for its item alone; what `run` raises, for the whole batch. `largest` says
     how many items of a kind may go together, at most `max_batch`; `watch(kind, size, seconds)` is told of every batch.
+    `workers` batches run at once; `prepare(num)` is called once in each thread that will be one of `num` at work.
     All methods belong to the event loop's thread.
     """
 
@@ -73,8 +78,11 @@ class Batcher(Generic[Item, Answer]):
         bound: int,
         largest: Callable[[Hashable], int] | None = None,
         watch: Callable[[Hashable, int, float], None] | None = None,
+        workers: int = 1,
+        prepare: Callable[[int], None] | None = None,
     ) -> None:
         assert max_batch >= 1, max_batch
+        assert workers >= 1, workers
         assert max_wait >= 0, max_wait
         self.run, self.max_batch, self.max_wait, self.bound = run, max_batch, max_wait, bound
         self.largest = largest or (lambda _: max_batch)
@@ -82,13 +90,18 @@ class Batcher(Generic[Item, Answer]):
         self.seconds_an_item = 0.0  # a moving average, for Retry-After
         self._coming = 0  # announced and not yet handed over
         self._waiting: deque[_Job[Item, Answer]] = deque()
-        self._busy = False
+        self._running = 0  # items in the model
+        self._free = workers  # threads that may take one; none while a lone item has all processors
+        self._ended = 0.0  # when the last batch did
         self._closed = False
         self._timer: asyncio.Handle | None = None
         self._due = 0.0  # when it rings; uvloop's handle of a moment that is already past does not know
         self._idle = asyncio.Event()
         self._idle.set()
-        self.thread = ThreadPoolExecutor(1, thread_name_prefix="vitlab-model")
+        self.workers = workers
+        ready = prepare or (lambda _: None)
+        self.alone = ThreadPoolExecutor(1, "vitlab-model", ready, (1,))
+        self.together = self.alone if workers == 1 else ThreadPoolExecutor(workers, "vitlab-model", ready, (workers,))
 
     @property
     def depth(self) -> int:
@@ -122,33 +135,34 @@ class Batcher(Generic[Item, Answer]):
             raise
 
     async def close(self) -> None:
-        """Finish what was handed over, then end the thread."""
+        """Finish what was handed over, then end the threads."""
         self._closed = True
         self._consider()
         await self._idle.wait()
-        self.thread.shutdown()
+        self.alone.shutdown()
+        self.together.shutdown()
 
     def _give_back(self, num: int) -> None:
         self._coming -= num
         self._consider()
 
     def _consider(self) -> None:
-        """Start a batch if the model is free and the moment is right; else see to it that it is asked again."""
-        if self._busy:
-            return
-        if not self._waiting:
+        """Start batches while there is a thread and the moment is right; else see to it that it is asked again."""
+        if not self._waiting and not self._running:
             self._idle.set()
-            return
-        self._idle.clear()
-        loop, oldest = asyncio.get_running_loop(), self._waiting[0]
-        most = min(self.max_batch, self.largest(oldest.kind))
-        ready = sum(job.kind == oldest.kind for job in self._waiting)
-        due = oldest.since + self.max_wait
-        if ready >= most or self._coming == 0 or self._closed or loop.time() >= due:
+        while self._waiting and self._free:
+            self._idle.clear()
+            loop, oldest = asyncio.get_running_loop(), self._waiting[0]
+            here = self._running + self._coming + len(self._waiting)
+            most = min(self.max_batch, self.largest(oldest.kind), math.ceil(here / self.workers))
+            ready = sum(job.kind == oldest.kind for job in self._waiting)
+            due = oldest.since + self.max_wait
+            if ready < most and self._coming and not self._closed and loop.time() < due:
+                if self._timer is None or self._timer.cancelled() or self._due != due:
+                    self._stop_timer()
+                    self._due, self._timer = due, loop.call_at(due, self._consider)
+                return
             self._start(oldest.kind, most)
-        elif self._timer is None or self._timer.cancelled() or self._due != due:
-            self._stop_timer()
-            self._due, self._timer = due, loop.call_at(due, self._consider)
 
     def _start(self, kind: Hashable, most: int) -> None:
         self._stop_timer()
@@ -158,19 +172,29 @@ class Batcher(Generic[Item, Answer]):
             job = self._waiting.popleft()
             (batch if job.kind == kind and len(batch) < most else others).append(job)
         self._waiting = others
-        self._busy = True
+        # one that had to wait for a batch has others behind it soon
+        alone = not (self._running or others or self._coming) and len(batch) == 1 and batch[0].since >= self._ended
+        threads, taken = (self.alone, self.workers) if alone else (self.together, 1)
+        self._running += len(batch)
+        self._free -= taken
         loop = asyncio.get_running_loop()
         started = loop.time()
-        future = loop.run_in_executor(self.thread, self.run, kind, [job.item for job in batch])
-        future.add_done_callback(lambda done: self._deliver(done, batch, started))
+        future = loop.run_in_executor(threads, self.run, kind, [job.item for job in batch])
+        future.add_done_callback(lambda done: self._deliver(done, batch, started, taken))
 
     def _deliver(
-        self, done: "asyncio.Future[Sequence[Answer | Exception]]", batch: list[_Job[Item, Answer]], started: float
+        self,
+        done: "asyncio.Future[Sequence[Answer | Exception]]",
+        batch: list[_Job[Item, Answer]],
+        started: float,
+        taken: int,
     ) -> None:
-        kind, seconds = batch[0].kind, asyncio.get_running_loop().time() - started
-        an_item = seconds / len(batch)
+        self._ended = asyncio.get_running_loop().time()
+        kind, seconds = batch[0].kind, self._ended - started
+        an_item = seconds / self._running  # with those of other threads
         self.seconds_an_item = 0.8 * self.seconds_an_item + 0.2 * an_item if self.seconds_an_item else an_item
-        self._busy = False
+        self._running -= len(batch)
+        self._free += taken
         self._consider()  # the model goes on before its last answers are written
         if self.watch is not None:
             self.watch(kind, len(batch), seconds)

@@ -1,5 +1,6 @@
-"""The model behind the service: batches of pixels in, answers out. Everything here runs in the batcher's one thread."""
+"""The model behind the service: batches of pixels in, answers out. `run` is called in the batcher's threads."""
 
+import threading
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
 from typing import Literal, TypeAlias, cast, final
@@ -16,6 +17,7 @@ from vitlab.data.contract import Array
 from vitlab.inspection.capture import misfit, read_by_pool, watching
 from vitlab.inspection.rollout import Rollout
 from vitlab.models.contract import Layout, Model
+from vitlab.serving.packing import packed
 from vitlab.serving.refusals import Refusal
 
 Rows: TypeAlias = Literal["output", "all"]
@@ -83,13 +85,22 @@ Answer: TypeAlias = Classes | Array | Looks | Alike
 
 @final
 class Engine:
-    """A model in evaluation mode on its device, with what the service says of it."""
+    """A model in evaluation mode on its device, with what the service says of it.
 
-    def __init__(self, model: Model, name: str) -> None:
+    On a CPU `threads` work for it, by default as many as for the caller. Who wants a lone image to be quick gives the
+    caller one (`torch.set_num_threads(1)`) before the model is loaded: GNU's OpenMP keeps what threads it made for
+    anyone, and with more of them than processors it lets all of them sleep between any two layers.
+    """
+
+    def __init__(self, model: Model, name: str, threads: int | None = None) -> None:
         self.model, self.name = model.eval(), name
         self.model.requires_grad_(False)
         self._weight = next(model.parameters())
-        self._batch: Tensor | None = None  # kept: the pages of a new one cost more than the arithmetic
+        self._quick = packed(model)  # for all that needs no hooks
+        self._looking = threading.Lock()  # hooks on the model are one task's at a time
+        self._kept = threading.local()  # a batch a thread: the pages of a new one cost more than the arithmetic
+        self.threads = threads or torch.get_num_threads()
+        self.workers = 2 if self._weight.device.type == "cpu" and self.threads > 1 else 1
         self.layout = self._measure()
         self.grids = self._grids()
         self.num_classes = int(getattr(model.config, "num_classes", 0))
@@ -115,9 +126,15 @@ class Engine:
                 case Embed():
                     return self._embed(images)
                 case Attend() as wanted:
-                    return [self._attend(images[i : i + 1], wanted) for i in range(len(images))]
+                    with self._looking:
+                        return [self._attend(images[i : i + 1], wanted) for i in range(len(images))]
                 case Compare(layer):
                     return [self._compare(images[i : i + 1], layer) for i in range(len(images))]
+
+    def share(self, num: int) -> None:
+        """Let the calling thread, one of `num` that call `run` at a time, have its part of the processors."""
+        if self._weight.device.type == "cpu":
+            torch.set_num_threads(self.threads // num)
 
     def warm_up(self) -> None:
         """One pass before the first request: what is slow only once is over, and damaged weights are found."""
@@ -131,19 +148,21 @@ class Engine:
         stacked = rearrange(torch.from_numpy(np.stack(list(pixels))).to(weight.device), "b h w c -> b c h w")
         if weight.device.type != "cpu":
             return preprocess.normalise(stacked).to(weight.dtype)
-        if self._batch is None or len(self._batch) < len(stacked):
-            self._batch = torch.empty(stacked.shape, dtype=torch.float32)
-        return preprocess.normalise(stacked, self._batch[: len(stacked)]).to(weight.dtype)
+        kept: Tensor | None = getattr(self._kept, "batch", None)
+        if kept is None or len(kept) < len(stacked):
+            kept = self._kept.batch = torch.empty(stacked.shape, dtype=torch.float32)
+        return preprocess.normalise(stacked, kept[: len(stacked)]).to(weight.dtype)
 
     def _classify(self, images: Float[Tensor, "b 3 h w"]) -> list[Answer | Exception]:
-        probabilities = self.model(images).float().softmax(dim=-1)
+        probabilities = self._quick(images).float().softmax(dim=-1)
         values, indices = probabilities.sort(dim=-1, descending=True, stable=True)
         finite = probabilities.isfinite().all(dim=-1).tolist()
         rows = zip(finite, values.cpu().numpy(), indices.cpu().numpy(), strict=True)
         return [Classes(index, value) if good else _not_finite() for good, value, index in rows]
 
     def _embed(self, images: Float[Tensor, "b 3 h w"]) -> list[Answer | Exception]:
-        features = self.model.pool(self.model.encode(self.model.embed(images))).float()
+        quick = self._quick
+        features = quick.pool(quick.encode(quick.embed(images))).float()
         finite = features.isfinite().all(dim=-1).tolist()
         return [row if good else _not_finite() for good, row in zip(finite, features.cpu().numpy(), strict=True)]
 
@@ -171,7 +190,7 @@ class Engine:
         return Looks(*(None if values is None else values.float().cpu().numpy() for values in (flow, heads)))
 
     def _compare(self, images: Float[Tensor, "1 3 h w"], layer: int) -> Answer | Exception:
-        tokens = self.model.features(images)[layer]
+        tokens = self._quick.features(images)[layer]
         values = tokens.patches[0].float()
         if not values.isfinite().all():
             return _not_finite()

@@ -69,6 +69,8 @@ class Service:
             bound=self.limits.queue,
             largest=engine.largest,
             watch=self._watch,
+            workers=engine.workers,
+            prepare=engine.share,
         )
         self._pool = ThreadPoolExecutor(settings.decoders, thread_name_prefix="vitlab-decode")
         self._model = _json(describe(engine, settings))
@@ -93,8 +95,11 @@ class Service:
         )
 
     async def start(self) -> None:
-        """Warm the model up in its own thread, so that what threads keep for themselves is there too."""
-        await asyncio.get_running_loop().run_in_executor(self.batcher.thread, self.engine.warm_up)
+        """Warm the model up in its own threads, so that what threads keep for themselves is there too."""
+        loop, batcher = asyncio.get_running_loop(), self.batcher
+        await loop.run_in_executor(batcher.alone, self.engine.warm_up)
+        ways = [batcher.together] * batcher.workers
+        await asyncio.gather(*(loop.run_in_executor(way, self.engine.warm_up) for way in ways))
         self.ready = True
 
     async def stop(self) -> None:
