@@ -73,3 +73,28 @@ def random_vit(config: ViTConfig, *, seed: int = 0, preprocess: Preprocess | Non
 def bits(model: torch.nn.Module) -> dict[str, torch.Tensor]:
     """The parameters as whole numbers, so that 0 and -0 are two values."""
     return {name: value.view(torch.int32) for name, value in model.state_dict().items()}
+
+
+COLOURS = ("red", "green", "blue")
+
+
+def colours_vit() -> ViT:
+    """A model that names the strongest primary colour: its head reads the mean pixel, untouched by the layers."""
+    config = ViTConfig(
+        image_size=(8, 8), patch_size=4, width=6, depth=0, mlp_dim=6, heads=1, num_classes=3, pool="mean",
+        class_token=False, positions="none",
+    )  # fmt: skip
+    model = ViT(config)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.zero_()
+        assert model.norm is not None
+        model.norm.weight.fill_(1)
+        kernel = model.projection.weight.view(6, 3, 16)
+        assert isinstance(model.head, torch.nn.Linear)
+        for channel in range(3):
+            kernel[channel, channel] = 1 / 16
+            kernel[channel + 3, channel] = -1 / 16  # so that the norm's mean is zero and it only scales
+            model.head.weight[channel, channel] = 4
+    model.labels = COLOURS
+    return model

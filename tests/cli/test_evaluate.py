@@ -13,13 +13,11 @@ from sklearn.neighbors import KNeighborsClassifier
 
 import vitlab
 import vitlab.api
+from tiny_vits import colours_vit
 from vitlab.cli import main
 from vitlab.cli.evaluate import EXAMPLES, SUMMARIES
 from vitlab.data.open import open_data
-from vitlab.models.vit import ViT, ViTConfig
 from vitlab.studies.grid import GridStopped
-
-COLOURS = ("red", "green", "blue")
 
 
 @pytest.fixture(autouse=True)
@@ -43,24 +41,7 @@ def source(tmp_path_factory: pytest.TempPathFactory) -> str:
 
 @pytest.fixture(scope="module")
 def colours(tmp_path_factory: pytest.TempPathFactory) -> str:
-    """A model that names the strongest primary colour: its head reads the mean pixel, untouched by the layers."""
-    config = ViTConfig(
-        image_size=(8, 8), patch_size=4, width=6, depth=0, mlp_dim=6, heads=1, num_classes=3, pool="mean",
-        class_token=False, positions="none",
-    )  # fmt: skip
-    model = ViT(config)
-    with torch.no_grad():
-        for parameter in model.parameters():
-            parameter.zero_()
-        assert model.norm is not None
-        model.norm.weight.fill_(1)
-        kernel = model.projection.weight.view(6, 3, 16)
-        assert isinstance(model.head, torch.nn.Linear)
-        for channel in range(3):
-            kernel[channel, channel] = 1 / 16
-            kernel[channel + 3, channel] = -1 / 16
-            model.head.weight[channel, channel] = 4
-    model.labels = COLOURS
+    model = colours_vit()
     path = tmp_path_factory.mktemp("a model") / "colours"
     vitlab.save(model, path)
     return str(path)
