@@ -85,9 +85,15 @@ def line(row: ZooRow) -> str:
 
 
 def recipes_of(family: str) -> list[str]:
-    """The names of the recipes for models of a family; a published checkpoint's name begins with its row's."""
-    sources = {name: build().model.source.split(".")[0] for name, build in RECIPES.items()}
+    """The names of the recipes for models of a family."""
+    sources = {name: first_source(name) for name in RECIPES}
     return [name for name, source in sources.items() if source in ZOO and ZOO[source].family == family]
+
+
+def first_source(name: str) -> str:
+    """The row that a recipe's model is of: a published checkpoint's name begins with it, a run's is its recipe's."""
+    source = RECIPES[name]().model.source
+    return first_source(source.removeprefix("runs/")) if source.startswith("runs/") else source.split(".")[0]
 
 
 def opening(family: str) -> str:

@@ -1,7 +1,13 @@
-"""BiT-HyperRule: Big Transfer's fine-tuning, which a data set's size and resolution decide (arXiv 1912.11370).
+"""Big Transfer (arXiv 1912.11370): its pre-training, and the fine-tuning that a set's size and resolution decide.
 
-SGD with momentum .9 at .003, batch 512, no weight decay; the figures are those of the authors' code. Its smallest sets
-have a warm-up of 100 steps and drops at 200, 300 and 400, where the paper says 500 and 30, 60 and 90% for all.
+Pre-training (section 3.3): SGD with momentum .9 in batches of 4096 at .03 for each 256, 5000 steps of warm-up, weight
+decay 1e-4; 90 epochs with drops to a tenth after 30, 60 and 80 on ImageNet (BiT-S) and ImageNet-21k (BiT-M), 40 with
+drops after 10, 23, 30 and 37 on JFT (BiT-L). The losses are those of google-research/big_vision (configs/bit_i1k.py and
+bit_i21k.py). JFT is not public: name your own set with --data.source. The BiTs of ViT's table are in pretraining.py.
+
+Fine-tuning, BiT-HyperRule: SGD with momentum .9 at .003, batch 512, no weight decay; the figures are those of the
+authors' code (google-research/big_transfer, bit_hyperrule.py). Its smallest sets have a warm-up of 100 steps and drops
+at 200, 300 and 400, where the paper says 500 and 30, 60 and 90% for all.
 """
 
 from collections.abc import Callable
@@ -9,7 +15,7 @@ from dataclasses import dataclass
 
 from vitlab.data.augmentation import Augmentation
 from vitlab.training.optimisers import Optimiser
-from vitlab.training.recipe import DataChoice, ModelChoice, Recipe
+from vitlab.training.recipe import DataChoice, Loss, ModelChoice, Recipe
 from vitlab.training.schedules import Schedule
 
 SMALL_AREA = 96 * 96  # px; pictures below it are trained at 128
@@ -90,4 +96,48 @@ def _recipe(data: str, num_images: int, picture: tuple[int, int]) -> Callable[[]
     return build
 
 
-RECIPES = {f"bit-{data}": _recipe(data, *facts) for data, facts in SETS.items()}
+# the set; epochs; after which epochs the rate falls; its ImageNet score after fine-tuning
+UPSTREAM: dict[str, tuple[int, tuple[int, ...], str]] = {
+    "imagenet": (90, (30, 60, 80), "81.30%"),
+    "imagenet21k": (90, (30, 60, 80), "85.39%"),
+    "jft": (40, (10, 23, 30, 37), "87.54%"),
+}
+
+
+def _upstream(data: str, epochs: int, drops: tuple[int, ...], score: str) -> Callable[[], Recipe]:
+    name = f"bit-r152x4-{data}"
+
+    def build() -> Recipe:
+        return Recipe(
+            name=name,
+            model=ModelChoice(source="bit-r152x4"),
+            data=DataChoice(source=data, val_fraction=0.01),
+            augmentation=Augmentation(crop="paper", flip=0.5),
+            loss=Loss() if data == "imagenet" else Loss(kind="sigmoid", head_bias=-10.0),
+            optimiser=Optimiser(name="sgd", rate=0.03 * 4096 / 256, momentum=0.9, l2=1e-4),
+            schedule=Schedule(
+                kind="staircase",
+                total=f"{epochs} epochs",
+                warmup="5000 steps",
+                drops=tuple(f"{epoch} epochs" for epoch in drops),
+                drop=0.1,
+            ),
+            batch_size=4096,
+            compile=True,
+            checkpoint_every="1000 steps",
+            keep="last",
+        )
+
+    build.__doc__ = f"""BiT-R152x4 on {data} from scratch by its paper (arXiv 1912.11370, section 3.3).
+
+    Command: torchrun --nproc-per-node 8 -m vitlab train {name} --data.source PATH
+    Hardware and time: not run here; the paper uses a TPUv3-512.
+    Score: none seen here; the paper reports {score} on ImageNet after fine-tuning.
+    """
+    return build
+
+
+RECIPES = {
+    **{f"bit-r152x4-{data}": _upstream(data, *figures) for data, figures in UPSTREAM.items()},
+    **{f"bit-{data}": _recipe(data, *facts) for data, facts in SETS.items()},
+}

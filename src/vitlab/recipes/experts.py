@@ -1,7 +1,10 @@
 """V-MoE's pre-training (arXiv 2106.05974), and its digits.
 
-Rates, weight decay, warm-up and clipping are those of the authors' code, which are ViT's; so are the epochs on JFT (S,
-which ViT's table does not have, as B). JFT is not public: name your own set with --data.source.
+Rates, weight decay, warm-up and clipping are those of the authors' code (google-research/vmoe, configs/vmoe_paper),
+which are ViT's; the row on ImageNet-21k is pretrain_imagenet21k.py there. That code names no epochs on JFT. B, L and H
+have ViT's; S, which ViT's table does not have, those of the dense S/32 of the same sizes in the public configurations
+of google/uncertainty-baselines (baselines/jft/experiments/jft300m_vit_small8_32.py). That the paper had the same epochs
+is not confirmed. JFT is not public: name your own set with --data.source.
 """
 
 from collections.abc import Callable
@@ -29,11 +32,10 @@ class Row:
     augmentation: Augmentation = PLAIN
 
 
-# The authors' RandAugment goes to 20 where the usual scale, and ours, ends at 10.
-STRONG = Augmentation(crop="paper", flip=0.5, policy="randaugment", num_ops=2, magnitude=10.0, op_prob=1.0, mixup=0.5)
+STRONG = Augmentation(flip=0.5, policy="randaugment-official", num_ops=2, magnitude=20.0, mixup=0.5)  # randaug(2,20)
 
 ROWS: dict[str, Row] = {
-    "vmoe-s32-jft": Row("vmoe-s32-every2", "jft", 7, 1e-3),
+    "vmoe-s32-jft": Row("vmoe-s32-every2", "jft", 5, 1e-3),
     "vmoe-b16-jft": Row("vmoe-b16-every2", "jft", 7, 8e-4),
     "vmoe-l16-jft": Row("vmoe-l16-every2", "jft", 14, 4e-4),
     "vmoe-h14-jft": Row("vmoe-h14-last5", "jft", 14, 3e-4, clip=10.0),
@@ -67,7 +69,7 @@ def _recipe(name: str, row: Row) -> Callable[[], Recipe]:
 
 
 def vmoe_15b_jft() -> Recipe:
-    """V-MoE-15B by the training of "Scaling Vision Transformers", whose set it shares, all of its weights sharded.
+    """V-MoE-15B by the training of "Scaling Vision Transformers", whose set and optimiser it has, its weights sharded.
 
     Command: torchrun --nnodes N --nproc-per-node 8 -m vitlab train vmoe-15b-jft --data.source PATH
     Hardware and time: not run here.

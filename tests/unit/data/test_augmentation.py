@@ -4,6 +4,7 @@ import itertools
 import json
 import warnings
 from collections import Counter
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -11,6 +12,7 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from PIL import Image
 from torch import Tensor
 
 from vitlab.core.config import from_dict, to_dict
@@ -28,6 +30,8 @@ KINDS = {
     "flip": Augmentation(),
     "pad": Augmentation(crop="pad", pad=3, pad_mode="reflect"),
     "randaugment": Augmentation(policy="randaugment", num_ops=3, op_prob=0.9),
+    "strong": Augmentation(policy="randaugment", magnitude=20.0, magnitude_std=2.0, op_prob=0.9),
+    "randaugment-official": Augmentation(policy="randaugment-official", num_ops=3, magnitude=1.0),
     "autoaugment": Augmentation(policy="autoaugment"),
     "autoaugment-cifar10": Augmentation(policy="autoaugment-cifar10", crop="pad"),
     "three": Augmentation(policy="three", jitter=0.3),
@@ -108,7 +112,7 @@ TIMM = {
 }
 
 
-@pytest.mark.parametrize("magnitude", [0.0, 3.0, 7.0, 9.0, 10.0])
+@pytest.mark.parametrize("magnitude", [0.0, 3.0, 7.0, 9.0, 10.0, 11.0, 15.0, 20.0, 30.0])
 def test_randaugment_draws_what_timms_does(magnitude: float):
     import_timm()
     with warnings.catch_warnings():
@@ -119,16 +123,50 @@ def test_randaugment_draws_what_timms_does(magnitude: float):
     aug = Augmentation(policy="randaugment", magnitude=magnitude, magnitude_std=0.0)
     found: dict[Op, set[float]] = {op: set() for op in Op}
     counts: Counter[int] = Counter()
-    for op, value, _ in drawn_by(aug, torch.arange(3000), 32, 32):
-        counts.update(op.tolist())
-        for one, number in zip(op.tolist(), value.tolist(), strict=True):
+    for stage in drawn_by(aug, torch.arange(3000), 32, 32):
+        counts.update(stage.op.tolist())
+        for one, number in zip(stage.op.tolist(), stage.value.tolist(), strict=True):
             found[Op(one)].add(round(number, 5))
     for name, op in TIMM.items():
         level = LEVEL_TO_ARG[name]
         expected = {0.0} if level is None else {round(float(level(magnitude, {})[0]), 5) for _ in range(40)}
+        if op is Op.POSTERIZE:  # timm goes on to negative numbers of bits
+            expected = {max(bits, 0.0) for bits in expected}
         assert found[op] == expected, name
         assert abs(counts[op] - 200) < 70, name
     assert abs(counts[Op.IDENTITY] - 3000) < 200  # half of six thousand
+
+
+@pytest.mark.parametrize("negate", [False, True])
+@pytest.mark.parametrize("magnitude", [15, 20])
+def test_strong_randaugment_gives_timms_pictures(magnitude: int, negate: bool, monkeypatch: pytest.MonkeyPatch):
+    import_timm()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        from timm.data import auto_augment
+
+    monkeypatch.setattr(auto_augment, "_randomly_negate", lambda value: -value if negate else value)
+    hparams = {"magnitude_max": 30, "img_mean": (128, 128, 128), "interpolation": Image.Resampling.BILINEAR}
+    y, x = np.mgrid[:41, :37]  # no translation is by whole pixels, where rounding decides
+    picture = np.stack([128 + 100 * np.sin(x / (4 + k) + y / 9) for k in range(3)], axis=-1).astype(np.uint8)
+    aug = Augmentation(policy="randaugment", num_ops=1, op_prob=1.0, flip=0.0, magnitude=magnitude, magnitude_std=0.0)
+    images = torch.from_numpy(picture).permute(2, 0, 1).expand(600, -1, -1, -1)
+    found = augment(aug, images, torch.arange(600), KEY).permute(0, 2, 3, 1).numpy()
+    drawn = drawn_by(aug, torch.arange(600), 41, 37)[0]
+    for name, op in TIMM.items():
+        if op is Op.POSTERIZE:  # no bit is left, which Pillow refuses
+            expected = np.zeros_like(picture, dtype=int)
+        else:
+            theirs = auto_augment.AugmentOp(name, prob=1.0, magnitude=magnitude, hparams=hparams)
+            expected = np.asarray(theirs(Image.fromarray(picture))).astype(int)
+        signed = next(choice.signed for choice in CHOICES["randaugment"] if choice.op == op)
+        start = 1 if op in (Op.COLOUR, Op.CONTRAST, Op.BRIGHTNESS, Op.SHARPNESS) else 0
+        chosen = (drawn.op == op) & ((drawn.value < start) == negate if signed else True)
+        assert chosen.any(), name
+        for ours in found[chosen.numpy()]:
+            # Rounding differs in maps, where it may move a pixel over the edge, and in autocontrast.
+            assert (np.abs(ours - expected) <= 1).mean() > 0.995, name
+            assert (ours == expected).mean() > 0.9, name
 
 
 def test_the_magnitudes_spread_is_normal_and_clipped():
@@ -139,6 +177,16 @@ def test_the_magnitudes_spread_is_normal_and_clipped():
     assert abs(float(degrees.std()) - 1) < 0.08
     clipped = drawn_by(Augmentation(policy="randaugment", magnitude=10), torch.arange(3000), 32, 32)[0]
     assert float(clipped.value[clipped.op == Op.ROTATE].abs().max()) == 30.0
+
+
+def test_the_spread_of_magnitudes_above_ten_ends_at_thirty():
+    aug = Augmentation(policy="randaugment", magnitude=15, magnitude_std=1.0, op_prob=1.0, num_ops=1)
+    stage = drawn_by(aug, torch.arange(30000), 32, 32)[0]
+    magnitudes = stage.value[stage.op == Op.ROTATE].abs() / 3
+    assert abs(float(magnitudes.mean()) - 15) < 0.1
+    assert abs(float(magnitudes.std()) - 1) < 0.08
+    clipped = drawn_by(Augmentation(policy="randaugment", magnitude=29, magnitude_std=3), torch.arange(3000), 32, 32)[0]
+    assert float(clipped.value[clipped.op == Op.ROTATE].abs().max()) == 90.0
 
 
 def test_autoaugments_tables_and_ranges_are_torchvisions():
@@ -242,7 +290,8 @@ def test_it_goes_to_json_and_back():
         ("erase", float("nan")),
         ("crop_area", (0.5, 0.2)),
         ("crop_aspect", (0.0, 1.0)),
-        ("magnitude", 11.0),
+        ("magnitude", 30.5),
+        ("magnitude", -1.0),
         ("num_ops", 0),
         ("mixup", -1.0),
         ("pad", -1),
@@ -256,28 +305,31 @@ def test_impossible_values_are_refused(field: str, value: Any):
 
 
 EVERYTHING = Augmentation(policy="randaugment", num_ops=1, op_prob=1.0, erase=0.5, mixup=0.8, cutmix=1.0, crop="paper")
+# No map at this magnitude looks half-way between two pixels, where rounding decides.
+OFFICIAL = replace(EVERYTHING, policy="randaugment-official", magnitude=1.3)
 
 
 def everything(
-    images: Tensor, targets: Tensor, places: Tensor, run_key: Tensor, tables: Tables
+    images: Tensor, targets: Tensor, places: Tensor, run_key: Tensor, tables: Tables, aug: Augmentation = EVERYTHING
 ) -> tuple[Tensor, Tensor]:
     """What a captured step does before the model."""
-    cropped = crop(EVERYTHING, images, places, run_key, (24, 24), tables)
-    floats = augment(EVERYTHING, cropped, places, run_key, tables).float() * (1 / 255)
-    erased = erase_batch(EVERYTHING, tables, floats, places, run_key)
-    return mix(EVERYTHING, erased, targets, places, run_key, tables)
+    cropped = crop(aug, images, places, run_key, (24, 24), tables)
+    floats = augment(aug, cropped, places, run_key, tables).float() * (1 / 255)
+    erased = erase_batch(aug, tables, floats, places, run_key)
+    return mix(aug, erased, targets, places, run_key, tables)
 
 
 @pytest.mark.compiled
 @pytest.mark.inductor
 @pytest.mark.slow
-def test_the_batched_path_compiles_without_a_break():
+@pytest.mark.parametrize("aug", [EVERYTHING, OFFICIAL], ids=lambda aug: aug.policy)
+def test_the_batched_path_compiles_without_a_break(aug: Augmentation):
     images, targets, run_key = pictures(32, 20), torch.eye(32), torch.tensor(KEY)
-    compiled, tables = torch.compile(everything, fullgraph=True), make_tables(EVERYTHING, torch.device("cpu"))
+    compiled, tables = torch.compile(everything, fullgraph=True), make_tables(aug, torch.device("cpu"))
     for first in (0, 32):
         places = torch.arange(first, first + 32)
-        expected = everything(images, targets, places, run_key, tables)
-        found = compiled(images, targets, places, run_key, tables)
+        expected = everything(images, targets, places, run_key, tables, aug)
+        found = compiled(images, targets, places, run_key, tables, aug)
         assert torch.allclose(found[0], expected[0], atol=1e-5)
         assert torch.allclose(found[1], expected[1], atol=1e-6)
 

@@ -12,6 +12,7 @@ from vitlab.data.augmentation import Augmentation, make_tables
 from vitlab.data.augmentation.apply import operate
 from vitlab.data.augmentation.geometry import flip, shift
 from vitlab.data.augmentation.policies import Op
+from vitlab.data.augmentation.stages import Stage
 
 AUG = Augmentation(fill=(10, 200, 90))
 TABLES = make_tables(AUG, torch.device("cpu"))
@@ -38,14 +39,11 @@ def ours(op: Op, value: float, picture: np.ndarray, others: bool = False) -> np.
     """The operation alone, or (`others`) the second of a batch whose first two draw something else."""
     images = torch.from_numpy(picture).permute(2, 0, 1)[None]
     if not others:
-        return (
-            operate(TABLES, images, torch.tensor([int(op)]), torch.tensor([value]), frozenset({op}))[0]
-            .permute(1, 2, 0)
-            .numpy()
-        )
+        stage = Stage(torch.tensor([int(op)]), torch.tensor([value]), frozenset({op}), torch.full((1, 2), 0.5))
+        return operate(TABLES, images, stage)[0].permute(1, 2, 0).numpy()
     ops = torch.tensor([int(Op.EQUALIZE), int(op), int(Op.ROTATE)])
-    batch = images.repeat(3, 1, 1, 1)
-    return operate(TABLES, batch, ops, torch.tensor([0.0, value, 20.0]), frozenset(Op))[1].permute(1, 2, 0).numpy()
+    stage = Stage(ops, torch.tensor([0.0, value, 20.0]), frozenset(Op), torch.full((3, 2), 0.5))
+    return operate(TABLES, images.repeat(3, 1, 1, 1), stage)[1].permute(1, 2, 0).numpy()
 
 
 def affine(a: float, b: float, c: float, d: float, e: float, f: float) -> Callable[[Image.Image], Image.Image]:
@@ -68,12 +66,13 @@ EXACT: list[tuple[Op, float, Callable[[Image.Image], Image.Image]]] = [
     (Op.IDENTITY, 3.0, lambda image: image),
     (Op.INVERT, 0.0, ImageOps.invert),
     *((Op.POSTERIZE, float(bits), lambda image, bits=bits: ImageOps.posterize(image, bits)) for bits in range(1, 9)),
+    (Op.POSTERIZE, 0.0, lambda image: Image.new("RGB", image.size)),  # which Pillow refuses: no bit is left
     *((Op.SOLARIZE, float(t), lambda image, t=t: ImageOps.solarize(image, t)) for t in (0, 26, 128, 255, 256)),
-    *((Op.SOLARIZE_ADD, float(add), solarize_add(add)) for add in (0, 33, 110)),
-    *((Op.BRIGHTNESS, f, enhance(ImageEnhance.Brightness, f)) for f in (0.01, 0.1, 0.55, 1.0, 1.3, 1.9)),
-    *((Op.CONTRAST, f, enhance(ImageEnhance.Contrast, f)) for f in (0.01, 0.1, 0.55, 1.0, 1.3, 1.9)),
-    *((Op.COLOUR, f, enhance(ImageEnhance.Color, f)) for f in (0.0, 0.1, 0.55, 1.0, 1.3, 1.9)),
-    *((Op.SHARPNESS, f, enhance(ImageEnhance.Sharpness, f)) for f in (0.01, 0.1, 0.55, 1.0, 1.3, 1.9)),
+    *((Op.SOLARIZE_ADD, float(add), solarize_add(add)) for add in (0, 33, 110, 128)),
+    *((Op.BRIGHTNESS, f, enhance(ImageEnhance.Brightness, f)) for f in (0.01, 0.1, 0.55, 1.0, 1.3, 1.9, 3.7)),
+    *((Op.CONTRAST, f, enhance(ImageEnhance.Contrast, f)) for f in (0.01, 0.1, 0.55, 1.0, 1.3, 1.9, 3.7)),
+    *((Op.COLOUR, f, enhance(ImageEnhance.Color, f)) for f in (0.0, 0.1, 0.55, 1.0, 1.3, 1.9, 3.7)),
+    *((Op.SHARPNESS, f, enhance(ImageEnhance.Sharpness, f)) for f in (0.01, 0.1, 0.55, 1.0, 1.3, 1.9, 3.7)),
     (Op.EQUALIZE, 0.0, ImageOps.equalize),
 ]
 

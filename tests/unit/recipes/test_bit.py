@@ -1,4 +1,4 @@
-"""BiT-HyperRule against the figures of its authors' code."""
+"""BiT's pre-training against its paper's figures, and BiT-HyperRule against those of its authors' code."""
 
 import pytest
 
@@ -41,3 +41,20 @@ def test_named_recipes() -> None:
     assert (cifar.optimiser.name, cifar.optimiser.momentum, cifar.optimiser.weight_decay) == ("sgd", 0.9, 0.0)
     pets = find_recipe("bit-pets")
     assert (pets.model.image_size, pets.schedule.total, pets.augmentation.mixup) == (480, "500 steps", 0.0)
+
+
+@pytest.mark.parametrize(
+    ("data", "num_images", "epochs"),
+    [
+        ("imagenet", 1_281_167, (30, 60, 80, 90)),
+        ("imagenet21k", 14_000_000, (30, 60, 80, 90)),
+        ("jft", 303_000_000, (10, 23, 30, 37, 40)),
+    ],
+)
+def test_pretraining_drops_after_the_papers_epochs(data: str, num_images: int, epochs: tuple[int, ...]) -> None:
+    recipe = find_recipe(f"bit-r152x4-{data}")
+    schedule = resolve(recipe.schedule, Pace(recipe.batch_size, num_images))
+    assert [*schedule.drops, schedule.total] == pytest.approx([epoch * num_images / 4096 for epoch in epochs], abs=1)
+    assert (schedule.warmup, schedule.drop) == (5000, 0.1)
+    assert recipe.optimiser.rate == pytest.approx(0.03 * 16)  # .03 for each 256 of 4096
+    assert (recipe.optimiser.name, recipe.optimiser.momentum, recipe.optimiser.l2) == ("sgd", 0.9, 1e-4)

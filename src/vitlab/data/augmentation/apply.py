@@ -1,14 +1,14 @@
 """Augmentation after cropping: shift, flip, the policy's operations and the colour jitter."""
 
-from jaxtyping import Float, Int, UInt8
+from jaxtyping import Int, UInt8
 from torch import Tensor
 
 from vitlab.data.augmentation.colour import BY_LEVEL, blur, by_level, saturate, sharpen
 from vitlab.data.augmentation.config import Augmentation
 from vitlab.data.augmentation.draws import FLIP, PAD, Key, numbers, one_image, whole
-from vitlab.data.augmentation.geometry import WARPS, flip, shift, warp
+from vitlab.data.augmentation.geometry import WARPS, cutout, flip, shift, warp, warp_to_nearest
 from vitlab.data.augmentation.policies import Op
-from vitlab.data.augmentation.stages import stages
+from vitlab.data.augmentation.stages import Stage, stages
 from vitlab.data.augmentation.tables import Tables, tables_for
 
 
@@ -37,21 +37,16 @@ def augment(
     if aug.policy == "none" and aug.jitter == 0:
         return images
     tables = tables_for(aug, images.device, tables)
-    for op, value, ops in stages(aug, tables, places, key, images.shape[2], images.shape[3]):
-        images = operate(tables, images, op, value, frozenset({Op(int(op))}) if alone else ops)
+    for stage in stages(aug, tables, places, key, images.shape[2], images.shape[3]):
+        images = operate(tables, images, stage._replace(ops=frozenset({Op(int(stage.op))})) if alone else stage)
     return images
 
 
-def operate(
-    tables: Tables,
-    images: UInt8[Tensor, "b 3 h w"],
-    op: Int[Tensor, "b"],
-    value: Float[Tensor, "b"],
-    ops: frozenset[Op],
-) -> UInt8[Tensor, "b 3 h w"]:
-    """One operation a sample, out of `ops`."""
+def operate(tables: Tables, images: UInt8[Tensor, "b 3 h w"], stage: Stage) -> UInt8[Tensor, "b 3 h w"]:
+    """One operation a sample, out of the stage's."""
+    op, value, ops, centre, nearest = stage
     if ops & WARPS:
-        images = warp(images, op, value, tables)
+        images = (warp_to_nearest if nearest else warp)(images, op, value, tables)
     if ops & BY_LEVEL:
         images = by_level(images, op, value, ops)
     if Op.COLOUR in ops:
@@ -60,4 +55,7 @@ def operate(
         images = sharpen(images, op, value)
     if Op.BLUR in ops:
         images = blur(images, op, value, tables)
+    if Op.CUTOUT in ops:
+        assert centre is not None, "a cutout has a place"
+        images = cutout(images, op, value, centre, tables)
     return images

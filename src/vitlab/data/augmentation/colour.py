@@ -22,6 +22,7 @@ BY_LEVEL = frozenset(
         Op.SOLARIZE_ADD,
         Op.BRIGHTNESS,
         Op.CONTRAST,
+        Op.SIZE_CONTRAST,
         Op.AUTOCONTRAST,
         Op.EQUALIZE,
     }
@@ -118,6 +119,9 @@ def _levels(kind: Op, images: Tensor, levels: Int[Tensor, "1 1 256"], value: Flo
             count = luma.shape[1]
             mean = (2 * luma.sum(dim=1) + count) // (2 * count)  # rounded half up
             return _blend(mean.view(-1, 1, 1), levels, value)
+        case Op.SIZE_CONTRAST:
+            middle = min(images.shape[2] * images.shape[3] // LEVELS, LEVELS - 1)
+            return _blend(torch.full_like(levels, middle), levels, value)
         case Op.AUTOCONTRAST:
             flat = images.flatten(2).int()  # of bytes inductor finds wrong minima: pytorch/pytorch#191499
             low, high = flat.amin(dim=2, keepdim=True).long(), flat.amax(dim=2, keepdim=True).long()

@@ -6,9 +6,12 @@ from typing import Literal, TypeAlias
 from vitlab.core.errors import ConfigError
 
 Crop: TypeAlias = Literal["paper", "pad", "resize", "part"]
-Policy: TypeAlias = Literal["none", "randaugment", "autoaugment", "autoaugment-cifar10", "three", "trivial"]
+Policy: TypeAlias = Literal[
+    "none", "randaugment", "randaugment-official", "autoaugment", "autoaugment-cifar10", "three", "trivial"
+]
 
 MAX_OPS = 16
+USUAL_MAGNITUDE, MAX_MAGNITUDE = 10.0, 30.0  # where operations reach the ends of their ranges; how far they go on
 
 
 @dataclass(frozen=True)
@@ -16,8 +19,14 @@ class Augmentation:
     """How training images are varied; the defaults are the paper's crop and flip.
 
     Policies: `randaugment` is timm's increasing variant (`rand-m{magnitude}-n{num_ops}-mstd{magnitude_std}-inc1`), with
-    op_prob 0.5 as there and 1 as in the paper; `autoaugment` and `autoaugment-cifar10` are the published tables;
-    `three` is DeiT III's choice of greyscale, solarisation or blur; `trivial` is TrivialAugment's wide range.
+    op_prob 0.5 as there and 1 as in the paper; `randaugment-official` is that of its authors in TensorFlow, which
+    Google's recipes call `randaug({num_ops},{magnitude})`; `autoaugment` and `autoaugment-cifar10` are the published
+    tables; `three` is DeiT III's choice of greyscale, solarisation or blur; `trivial` is TrivialAugment's wide range.
+
+    Magnitudes above 10 go on in proportion, in `randaugment` as in timm's with `mmax30`, up to bounds: factors of
+    colour at least 0.1, at most 128 levels added. From 10 on its posterising keeps no bit (the picture is black) and
+    its solarising inverts all of it. What `magnitude_std` draws ends at 10 for a magnitude of up to 10, and at 30 for
+    one above. The official one applies every operation that it draws, at exactly the magnitude.
     """
 
     # paper: random resized crop; pad: shifted by up to `pad` pixels; resize: the whole picture; part: `crop_part` of
@@ -30,9 +39,9 @@ class Augmentation:
     pad_mode: Literal["zero", "reflect"] = "zero"
     flip: float = 0.5  # the probability of a left-right flip
     policy: Policy = "none"
-    num_ops: int = 2  # for randaugment, as the next three
-    magnitude: float = 9.0  # 0 to 10
-    magnitude_std: float = 0.5
+    num_ops: int = 2  # for both randaugments, as the next
+    magnitude: float = 9.0  # 0 to 30
+    magnitude_std: float = 0.5  # for randaugment, as the next
     op_prob: float = 0.5
     fill: tuple[int, int, int] = (128, 128, 128)  # where geometric operations look outside the picture
     jitter: float = 0.0  # brightness, contrast and saturation by a factor in [1 - jitter, 1 + jitter], in random order
@@ -62,14 +71,19 @@ class Augmentation:
                 raise ConfigError(f"augmentation: {name} must not be negative: {value}.")
         if not 0 < self.crop_part <= 1:
             raise ConfigError(f"augmentation: crop_part is a fraction above 0 and at most 1, not {self.crop_part}.")
-        if not 0 <= self.magnitude <= 10:
-            raise ConfigError(f"augmentation: magnitude is between 0 and 10, not {self.magnitude}.")
+        if not 0 <= self.magnitude <= MAX_MAGNITUDE:
+            raise ConfigError(f"augmentation: magnitude is between 0 and {MAX_MAGNITUDE:g}, not {self.magnitude}.")
         if not 0 <= self.jitter <= 1:
             raise ConfigError(f"augmentation: jitter is between 0 and 1, not {self.jitter}.")
         if not 1 <= self.num_ops <= MAX_OPS:
             raise ConfigError(f"augmentation: num_ops is between 1 and {MAX_OPS}, not {self.num_ops}.")
         if not all(0 <= value <= 255 for value in self.fill):
             raise ConfigError(f"augmentation: fill is a colour of three bytes, not {list(self.fill)}.")
+
+    @property
+    def magnitude_end(self) -> float:
+        """The greatest magnitude that an operation can draw."""
+        return USUAL_MAGNITUDE if self.magnitude <= USUAL_MAGNITUDE else MAX_MAGNITUDE
 
     @property
     def mixes(self) -> bool:

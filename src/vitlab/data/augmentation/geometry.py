@@ -1,9 +1,10 @@
-"""Geometric operations: flips, shifts and affine maps, on bytes [B, 3, H, W]."""
+"""Geometric operations: flips, shifts, affine maps and cutouts, on bytes [B, 3, H, W]."""
 
 import torch
 from jaxtyping import Bool, Float, Int, UInt8
 from torch import Tensor
 
+from vitlab.data.augmentation.draws import whole
 from vitlab.data.augmentation.policies import Op
 from vitlab.data.augmentation.tables import Tables, look_up
 
@@ -39,7 +40,7 @@ def warp(
     from the four nearest pixels, those beyond the edge being the edge. Other operations leave the bytes as they are.
     """
     height, width = images.shape[2:]
-    a, b, c, d, e, f = (term.view(-1, 1, 1) for term in _inverse_map(op, value, height, width, tables))
+    a, b, c, d, e, f = (term.view(-1, 1, 1) for term in _inverse_map(op, value, height, width, 0.5, tables))
     y = (torch.arange(height, device=images.device) + 0.5).view(1, -1, 1)
     x = (torch.arange(width, device=images.device) + 0.5).view(1, 1, -1)
     from_x, from_y = a * x + b * y + c, d * x + e * y + f
@@ -56,15 +57,54 @@ def warp(
     return torch.where(inside[:, None], found, tables.fill.view(1, 3, 1, 1))
 
 
-def _inverse_map(op: Tensor, value: Tensor, height: int, width: int, tables: Tables) -> tuple[Tensor, ...]:
-    """x' = a x + b y + c, y' = d x + e y + f: where a pixel comes from. Rotation is about the centre."""
+def warp_to_nearest(
+    images: UInt8[Tensor, "b 3 h w"], op: Int[Tensor, "b"], value: Float[Tensor, "b"], tables: Tables
+) -> UInt8[Tensor, "b 3 h w"]:
+    """Rotation, shear or translation, as TensorFlow's projective transform with its default, the nearest pixel.
+
+    Coordinates count pixels, so that the first one's centre is the origin and does not move in a shear.
+    """
+    height, width = images.shape[2:]
+    a, b, c, d, e, f = (term.view(-1, 1, 1) for term in _inverse_map(op, value, height, width, 0.0, tables))
+    y = torch.arange(height, device=images.device).view(1, -1, 1)
+    x = torch.arange(width, device=images.device).view(1, 1, -1)
+    from_x, from_y = a * x + b * y + c, d * x + e * y + f
+    inside = (from_x > -0.5) & (from_x < width - 0.5) & (from_y > -0.5) & (from_y < height - 0.5)
+    column = (from_x + 0.5).floor().long().clamp(0, width - 1)
+    row = (from_y + 0.5).floor().long().clamp(0, height - 1)
+    return torch.where(inside[:, None], _take(images, row * width + column), tables.fill.view(1, 3, 1, 1))
+
+
+def cutout(
+    images: UInt8[Tensor, "b 3 h w"],
+    op: Int[Tensor, "b"],
+    value: Float[Tensor, "b"],
+    centre: Float[Tensor, "b 2"],
+    tables: Tables,
+) -> UInt8[Tensor, "b 3 h w"]:
+    """CUTOUT: a square of `fill` of twice that side, about a drawn pixel; what lies beyond the edge is cut off."""
+    height, width = images.shape[2:]
+    reach = torch.where(op == Op.CUTOUT.value, value, 0.0).long().view(-1, 1, 1, 1)
+    down = torch.arange(height, device=images.device).view(-1, 1) - whole(centre[:, 0], height).view(-1, 1, 1, 1)
+    right = torch.arange(width, device=images.device) - whole(centre[:, 1], width).view(-1, 1, 1, 1)
+    inside = (down >= -reach) & (down < reach) & (right >= -reach) & (right < reach)
+    return torch.where(inside, tables.fill.view(1, 3, 1, 1), images)
+
+
+def _inverse_map(
+    op: Tensor, value: Tensor, height: int, width: int, first: float, tables: Tables
+) -> tuple[Tensor, ...]:
+    """x' = a x + b y + c, y' = d x + e y + f: where a pixel comes from. Rotation is about the centre.
+
+    The first pixel's centre is at (first, first).
+    """
     zero = torch.zeros_like(value)
     angle = torch.where(op == Op.ROTATE.value, value, zero)
     cosine, sine = look_up(tables.turn, angle * (1 / 360) + 0.5).unbind(dim=-1)
     b = torch.where(op == Op.SHEAR_X.value, value, -sine)
     d = torch.where(op == Op.SHEAR_Y.value, value, sine)
     turned = (op == Op.ROTATE.value) & (angle != 0)
-    middle_x, middle_y = width / 2, height / 2
+    middle_x, middle_y = (width - 1) / 2 + first, (height - 1) / 2 + first
     c = torch.where(turned, middle_x - cosine * middle_x + sine * middle_y, zero)
     f = torch.where(turned, middle_y - sine * middle_x - cosine * middle_y, zero)
     c = torch.where(op == Op.TRANSLATE_X.value, value * width, c)

@@ -1,7 +1,7 @@
 """The policies as data: operations, the ranges of their values, and what is chosen among."""
 
 from enum import IntEnum
-from typing import NamedTuple
+from typing import NamedTuple, get_args
 
 from vitlab.data.augmentation.autoaugment import CIFAR10, IMAGENET, SubPolicy
 from vitlab.data.augmentation.config import Policy
@@ -27,30 +27,38 @@ class Op(IntEnum):
     COLOUR = 14  # saturation; 0 is greyscale
     SHARPNESS = 15
     BLUR = 16  # sigma in pixels
+    CUTOUT = 17  # pixels on each side of a drawn one, which become `fill`
+    SIZE_CONTRAST = 18  # a factor, as for CONTRAST, but about the level height * width / 256, at most 255
 
 
 class Choice(NamedTuple):
-    """An operation of a policy: its value is start + slope * strength, for a strength in [0, 1]."""
+    """An operation of a policy: its value is start + slope * strength, within bounds.
+
+    Strengths are in [0, 1], or above 1 for `randaugment`'s magnitudes above 10: bounds are for these.
+    """
 
     op: Op
     start: float = 0.0
     slope: float = 0.0
     signed: bool = False  # the sign of the slope is drawn
     step: int = 0  # 1: slope * strength is cut to a whole number; 2: rounded
+    low: float = float("-inf")
+    high: float = float("inf")
 
 
 ENHANCE = (Op.COLOUR, Op.CONTRAST, Op.BRIGHTNESS, Op.SHARPNESS)
 
-# timm's "increasing" set: every operation grows stronger with the magnitude.
+# timm's "increasing" set: every operation grows stronger with the magnitude. The bounds are timm's, but for that on
+# bits: timm goes on to negative numbers of them.
 RANDAUGMENT = (
     Choice(Op.AUTOCONTRAST),
     Choice(Op.EQUALIZE),
     Choice(Op.INVERT),
     Choice(Op.ROTATE, 0, 30, signed=True),
-    Choice(Op.POSTERIZE, 4, -4, step=1),
-    Choice(Op.SOLARIZE, 256, -256, step=1),
-    Choice(Op.SOLARIZE_ADD, 0, 110, step=1),
-    *(Choice(op, 1, 0.9, signed=True) for op in ENHANCE),
+    Choice(Op.POSTERIZE, 4, -4, step=1, low=0),
+    Choice(Op.SOLARIZE, 256, -256, step=1, low=0),
+    Choice(Op.SOLARIZE_ADD, 0, 110, step=1, high=128),
+    *(Choice(op, 1, 0.9, signed=True, low=0.1) for op in ENHANCE),
     Choice(Op.SHEAR_X, 0, 0.3, signed=True),
     Choice(Op.SHEAR_Y, 0, 0.3, signed=True),
     Choice(Op.TRANSLATE_X, 0, 0.45, signed=True),
@@ -85,6 +93,38 @@ TRIVIAL = (
     Choice(Op.TRANSLATE_Y, 0, 32, signed=True),
 )
 TRIVIAL_LEVELS = 31
+
+
+def official(magnitude: float) -> tuple[Choice, ...]:
+    """RandAugment as in tensorflow/tpu, models/official/efficientnet/autoaugment.py, for a strength of 1.
+
+    big_vision has a copy of that file and V-MoE's code imports it. What looks odd is what it computes: contrast is not
+    about the mean level but about one that the size gives (tensorflow/tpu#825); thresholds of solarising are bytes, so
+    that those of 10 and 20 are 0 and invert all (google-research/big_vision#110); shifts of bits are bytes of at most
+    7. Translations are in pixels: they are set by the image's size when it is known.
+    """
+    level = magnitude / 10
+    bits, factor = int(level * 4), level * 1.8 + 0.1
+    return (
+        Choice(Op.AUTOCONTRAST),
+        Choice(Op.EQUALIZE),
+        Choice(Op.INVERT),
+        Choice(Op.ROTATE, 0, level * 30, signed=True),
+        Choice(Op.POSTERIZE, 8 - min((8 - bits) % 256, 7)),
+        Choice(Op.SOLARIZE, int(level * 256) % 256),
+        Choice(Op.COLOUR, factor),
+        Choice(Op.SIZE_CONTRAST, factor),
+        Choice(Op.BRIGHTNESS, factor),
+        Choice(Op.SHARPNESS, factor),
+        Choice(Op.SHEAR_X, 0, level * 0.3, signed=True),
+        Choice(Op.SHEAR_Y, 0, level * 0.3, signed=True),
+        Choice(Op.TRANSLATE_X, 0, level * 100, signed=True),
+        Choice(Op.TRANSLATE_Y, 0, level * 100, signed=True),
+        Choice(Op.CUTOUT, int(level * 40)),
+        Choice(Op.SOLARIZE_ADD, int(level * 110)),
+    )
+
+
 # DeiT III: greyscale, solarisation at 128, or a blur of sigma 0.1 to 2.
 THREE = (Choice(Op.COLOUR), Choice(Op.SOLARIZE, 128), Choice(Op.BLUR, 0.1, 1.9))
 JITTERED = (Op.BRIGHTNESS, Op.CONTRAST, Op.COLOUR)
@@ -101,6 +141,16 @@ CHOICES: dict[Policy, tuple[Choice, ...]] = {
 SUB_POLICIES: dict[Policy, tuple[SubPolicy, ...]] = {"autoaugment": IMAGENET, "autoaugment-cifar10": CIFAR10}
 
 
+def choices(policy: Policy, magnitude: float) -> tuple[Choice, ...]:
+    """What a policy chooses among; only in `randaugment-official` the magnitude changes it."""
+    return official(magnitude) if policy == "randaugment-official" else CHOICES[policy]
+
+
+OPS: dict[Policy, tuple[Op, ...]] = {
+    policy: tuple(choice.op for choice in choices(policy, 0)) for policy in get_args(Policy)
+}
+
+
 def choice_number(policy: Policy, name: str) -> int:
     """Where a policy has the operation of that name."""
-    return [choice.op for choice in CHOICES[policy]].index(Op[name.upper()])
+    return OPS[policy].index(Op[name.upper()])

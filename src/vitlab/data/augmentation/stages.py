@@ -8,7 +8,7 @@ from torch import Tensor
 
 from vitlab.data.augmentation.config import Augmentation
 from vitlab.data.augmentation.draws import JITTER, POLICY, Key, numbers, whole
-from vitlab.data.augmentation.policies import CHOICES, JITTERED, ORDERS, SUB_POLICIES, TRIVIAL_LEVELS, Op
+from vitlab.data.augmentation.policies import JITTERED, OPS, ORDERS, SUB_POLICIES, TRIVIAL_LEVELS, Op
 from vitlab.data.augmentation.tables import Tables, look_up
 
 
@@ -18,6 +18,8 @@ class Stage(NamedTuple):
     op: Int[Tensor, "b"]
     value: Float[Tensor, "b"]
     ops: frozenset[Op]
+    centre: Float[Tensor, "b 2"] | None = None  # of cutouts, where they can occur: fractions of height and width
+    nearest: bool = False  # whether maps take the nearest pixel, not the four around
 
 
 def stages(
@@ -30,33 +32,43 @@ def stages(
             pass
         case "randaugment":
             found = _randaugment(aug, tables, places, key)
+        case "randaugment-official":
+            found = _official(aug, tables, places, key, height, width)
         case "autoaugment" | "autoaugment-cifar10":
             found = _autoaugment(aug, tables, places, key)
         case "three":
             drawn = numbers(key, places, POLICY, 4)
-            choice = whole(drawn[:, 0], len(CHOICES[aug.policy]))
+            choice = whole(drawn[:, 0], len(OPS[aug.policy]))
             found = [_stage(aug, tables, choice, drawn[:, 2], drawn[:, 3])]
         case "trivial":
             drawn = numbers(key, places, POLICY, 4)
-            choice = whole(drawn[:, 0], len(CHOICES[aug.policy]))
+            choice = whole(drawn[:, 0], len(OPS[aug.policy]))
             strength = whole(drawn[:, 2], TRIVIAL_LEVELS) * (1 / (TRIVIAL_LEVELS - 1))
-            op, value, ops = _stage(aug, tables, choice, strength, drawn[:, 3])
-            # 32 pixels, whatever the size
-            value = torch.where(op == Op.TRANSLATE_X.value, value * (1 / width), value)
-            found = [Stage(op, torch.where(op == Op.TRANSLATE_Y.value, value * (1 / height), value), ops)]
+            found = [_moved_by_pixels(_stage(aug, tables, choice, strength, drawn[:, 3]), height, width)]
     return found + (_jitter(aug, tables, places, key) if aug.jitter > 0 else [])
 
 
 def _randaugment(aug: Augmentation, tables: Tables, places: Tensor, key: Key) -> list[Stage]:
     drawn = numbers(key, places, POLICY, 4 * aug.num_ops).view(len(places), aug.num_ops, 4)
-    choice = whole(drawn[..., 0], len(CHOICES[aug.policy]))
+    choice = whole(drawn[..., 0], len(OPS[aug.policy]))
     noise = look_up(tables.normal, drawn[..., 2])
-    strength = ((aug.magnitude + aug.magnitude_std * noise) * 0.1).clamp(0, 1)
+    strength = ((aug.magnitude + aug.magnitude_std * noise) * 0.1).clamp(0, aug.magnitude_end * 0.1)
     applied = drawn[..., 1] < aug.op_prob
     return [
         _stage(aug, tables, choice[:, i], strength[:, i], drawn[:, i, 3], applied=applied[:, i])
         for i in range(aug.num_ops)
     ]
+
+
+def _official(aug: Augmentation, tables: Tables, places: Tensor, key: Key, height: int, width: int) -> list[Stage]:
+    drawn = numbers(key, places, POLICY, 4 * aug.num_ops).view(len(places), aug.num_ops, 4)
+    choice = whole(drawn[..., 0], len(OPS[aug.policy]))
+    found: list[Stage] = []
+    for i in range(aug.num_ops):
+        stage = _stage(aug, tables, choice[:, i], torch.ones_like(drawn[:, i, 0]), drawn[:, i, 3])
+        stage = stage._replace(centre=drawn[:, i, 1:3], nearest=True)
+        found.append(_moved_by_pixels(stage, height, width))
+    return found
 
 
 def _autoaugment(aug: Augmentation, tables: Tables, places: Tensor, key: Key) -> list[Stage]:
@@ -83,12 +95,18 @@ def _jitter(aug: Augmentation, tables: Tables, places: Tensor, key: Key) -> list
 def _stage(
     aug: Augmentation, tables: Tables, choice: Tensor, strength: Tensor, sign: Tensor, *, applied: Tensor | None = None
 ) -> Stage:
-    op, start, slope, signed, step = tables.choices[choice].unbind(dim=-1)
+    op, start, slope, signed, step, low, high = tables.choices[choice].unbind(dim=-1)
     amount = slope * strength
     amount = torch.where(step == 1, amount.trunc(), torch.where(step == 2, amount.round(), amount))
-    value = start + torch.where((signed > 0) & (sign < 0.5), -amount, amount)
-    ops = frozenset(choice.op for choice in CHOICES[aug.policy])
+    value = (start + torch.where((signed > 0) & (sign < 0.5), -amount, amount)).clamp(low, high)
+    ops = frozenset(OPS[aug.policy])
     op = op.long()
     if applied is not None:
         op, ops = torch.where(applied, op, Op.IDENTITY.value), ops | {Op.IDENTITY}
     return Stage(op, value, ops)
+
+
+def _moved_by_pixels(stage: Stage, height: int, width: int) -> Stage:
+    """Translations of so many pixels, whatever the size."""
+    value = torch.where(stage.op == Op.TRANSLATE_X.value, stage.value * (1 / width), stage.value)
+    return stage._replace(value=torch.where(stage.op == Op.TRANSLATE_Y.value, value * (1 / height), value))

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from vitlab.data.augmentation.config import Augmentation
-from vitlab.data.augmentation.policies import CHOICES, JITTERED, ORDERS, SUB_POLICIES, choice_number
+from vitlab.data.augmentation.policies import JITTERED, ORDERS, SUB_POLICIES, choice_number, choices
 
 Array: TypeAlias = np.ndarray[Any, Any]
 
@@ -33,7 +33,7 @@ class Tables(NamedTuple):
     normal: Tensor  # the quantiles of the normal distribution; the ends, which are infinite, stand half a step inside
     turn: Tensor  # [points, 2]: cosine and sine of -180 ... 180 degrees
     blur: Tensor  # [points, reach]: a Gaussian's weights from the middle to one side, for sigma 0 ... BLUR_SIGMA
-    choices: Tensor  # [choice, (operation, start, slope, signed, step)]
+    choices: Tensor  # [choice, (operation, start, slope, signed, step, low, high)]
     sub_policies: Tensor  # [sub-policy, stage, (choice, probability, strength)]
     jitter: Tensor  # [order, stage, (which of the three, its operation)]
     fill: Tensor  # [3], bytes
@@ -84,7 +84,7 @@ def make_tables(aug: Augmentation, device: torch.device) -> Tables:
             normal=put(_normal(unit) if aug.erase > 0 or aug.policy == "randaugment" else empty),
             turn=put(np.stack([np.cos(angle), np.sin(angle)], axis=-1)),
             blur=put(_gaussians(unit * BLUR_SIGMA)),
-            choices=put(np.array(CHOICES[aug.policy])),
+            choices=put(np.array(choices(aug.policy, aug.magnitude))),
             sub_policies=put(np.array(sub_policies)),
             jitter=put(np.array([[(which, JITTERED[which]) for which in order] for order in ORDERS])),
             fill=put(np.array(aug.fill)).to(torch.uint8),

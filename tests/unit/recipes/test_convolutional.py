@@ -1,0 +1,94 @@
+"""CoAtNet's recipes against its paper's table 10: pre-training, and fine-tuning on ImageNet."""
+
+import pytest
+
+from vitlab.recipes import find_recipe
+from vitlab.training.durations import Pace
+from vitlab.training.recipe import Recipe
+from vitlab.training.schedules import resolve
+
+
+@pytest.mark.parametrize(
+    ("data", "num_images", "drop_paths", "rates"),
+    [
+        ("imagenet", 1_281_167, {0: 0.2, 1: 0.3, 2: 0.5, 3: 0.7}, (1e-3, 1e-3, 1e-3, 1e-3)),
+        ("imagenet21k", 14_000_000, {2: 0.3, 3: 0.5, 4: 0.7}, (1e-3, 1e-3, 1e-3)),
+        ("jft", 303_000_000, {3: 0.0, 4: 0.1, 5: 0.0}, (1e-3, 5e-4, 5e-4)),
+    ],
+)
+def test_sizes_of_coatnet(data: str, num_images: int, drop_paths: dict[int, float], rates: tuple[float, ...]) -> None:
+    for (number, drop_path), rate in zip(drop_paths.items(), rates, strict=True):
+        recipe = find_recipe(f"coatnet-{number}-{data}")
+        assert (recipe.model.drop_path, recipe.optimiser.rate, recipe.batch_size) == (drop_path, rate, 4096)
+        assert (recipe.optimiser.clip, recipe.optimiser.average) == (1.0, None)  # no averaging in pre-training
+        schedule = resolve(recipe.schedule, Pace(recipe.batch_size, num_images))
+        assert rate * schedule.factor(schedule.warmup) == pytest.approx(rate)
+        assert rate * schedule.factor(schedule.total) == pytest.approx(1e-5)
+
+
+@pytest.mark.parametrize(
+    ("name", "kind", "total", "warmup", "weight_decay", "loss", "smoothing", "magnitude", "mixup"),
+    [
+        ("coatnet-2-imagenet", "cosine", "300 epochs", "10k steps", 0.05, "softmax", 0.1, 15, 0.8),
+        ("coatnet-2-imagenet21k", "linear", "90 epochs", "5 epochs", 0.01, "sigmoid", 1e-4, None, 0.0),
+        ("coatnet-3-jft", "linear", "14 epochs", "20k steps", 0.01, "sigmoid", 1e-4, 5, 0.0),
+    ],
+)
+def test_sets_of_coatnet(
+    name: str,
+    kind: str,
+    total: str,
+    warmup: str,
+    weight_decay: float,
+    loss: str,
+    smoothing: float,
+    magnitude: float | None,
+    mixup: float,
+) -> None:
+    recipe = find_recipe(name)
+    assert (recipe.schedule.kind, recipe.schedule.total, recipe.schedule.warmup) == (kind, total, warmup)
+    assert recipe.optimiser.weight_decay == weight_decay
+    assert (recipe.loss.kind, recipe.loss.label_smoothing) == (loss, smoothing)
+    assert recipe.augmentation.mixup == mixup
+    check_randaugment(recipe, magnitude)
+
+
+def check_randaugment(recipe: Recipe, magnitude: float | None) -> None:
+    """Two operations of this magnitude; or none."""
+    aug = recipe.augmentation
+    if magnitude is None:
+        assert aug.policy == "none"
+    else:
+        assert (aug.policy, aug.num_ops, aug.magnitude) == ("randaugment-official", 2, magnitude)
+
+
+@pytest.mark.parametrize(
+    ("name", "drop_path", "magnitude", "mixup", "batch"),
+    [
+        ("coatnet-0-384-imagenet", 0.2, 15, 0.8, 512),
+        ("coatnet-1-384-imagenet", 0.3, 15, 0.8, 512),
+        ("coatnet-2-384-imagenet", 0.5, 15, 0.8, 512),
+        ("coatnet-3-384-imagenet", 0.7, 20, 0.8, 512),  # 20 by the table's footnote
+        ("coatnet-2-384-imagenet-from-imagenet21k", 0.3, None, 0.0, 1024),
+        ("coatnet-3-384-imagenet-from-imagenet21k", 0.5, None, 0.0, 1024),
+        ("coatnet-4-384-imagenet-from-imagenet21k", 0.7, None, 0.0, 1024),
+        ("coatnet-3-384-imagenet-from-jft", 0.1, 5, 0.0, 512),
+        ("coatnet-4-512-imagenet-from-jft", 0.3, 5, 0.0, 512),
+        ("coatnet-5-512-imagenet-from-jft", 0.2, 5, 0.0, 512),
+    ],
+)
+def test_fine_tuning_of_coatnet(name: str, drop_path: float, magnitude: float | None, mixup: float, batch: int) -> None:
+    recipe = find_recipe(name)
+    _, number, size, *_ = name.split("-")
+    before = name.rpartition("-from-")[2] if "-from-" in name else "imagenet"
+    assert find_recipe(recipe.model.source.removeprefix("runs/")).name == f"coatnet-{number}-{before}"
+    assert (recipe.model.pretrained, recipe.model.keep_head) == (True, False)
+    assert (recipe.model.image_size, recipe.data.source) == (int(size), "imagenet")
+    assert (recipe.model.drop_path, recipe.augmentation.mixup, recipe.batch_size) == (drop_path, mixup, batch)
+    check_randaugment(recipe, magnitude)
+    assert (recipe.loss.kind, recipe.loss.label_smoothing) == ("softmax", 0.1)
+    optimiser = recipe.optimiser
+    assert (optimiser.name, optimiser.weight_decay, optimiser.clip, optimiser.average) == ("adamw", 1e-8, 1.0, 0.9999)
+    schedule = resolve(recipe.schedule, Pace(batch, 1_281_167))
+    assert schedule.total == pytest.approx(30 * 1_281_167 / batch, abs=1)
+    assert {optimiser.rate * schedule.factor(step) for step in (0, 1, 1000, schedule.total)} == {5e-5}  # no warm-up
