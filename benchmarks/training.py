@@ -1,10 +1,12 @@
 """How fast the loop's step is on one GPU, and what it costs over the bare step of the model.
 
-    python benchmarks/training.py [--recipe cifar10] [--optimiser adamw] [--batches 256 1024] [--steps 200]
+    python benchmarks/training.py                      all kinds at batches of 256 and 1024: some five minutes
+    python benchmarks/training.py --optimiser adamw --kinds bare captured
 
 A resident set of random pictures, the recipe's augmentation, mixing, model, clipping, optimiser and averaged weights.
 `captured`: the loop as it runs (one CUDA graph a step). `launched`: the same step, launched kernel by kernel. `bare`:
 the compiled model's forward, loss, backward and the optimiser on one fixed batch, captured, with nothing around it.
+All are measured in turn, round by round, on as many images each.
 """
 
 import argparse
@@ -13,7 +15,7 @@ import functools
 import statistics
 import time
 from collections.abc import Callable
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 import torch
@@ -31,6 +33,9 @@ from vitlab.training.optimisers import build
 from vitlab.training.recipe import Recipe
 from vitlab.training.state import State
 from vitlab.training.step import Stepper
+
+KINDS = ["bare", "captured", "launched"]
+Times: TypeAlias = dict[tuple[int, str], list[float]]
 
 
 class Noise:
@@ -68,13 +73,23 @@ def make(recipe: Recipe, batch: int, kind: type[Stepper]) -> tuple[Stepper, Worl
             part.compile()
     feed.compile()  # pyright: ignore[reportAttributeAccessIssue]
     autocast = functools.partial(torch.autocast, "cuda", torch.bfloat16)
-    return (
-        kind(state, model, feed, recipe.optimiser, accumulate=1, seed=0, world=world, autocast=autocast),
-        world,
-    )
+    stepper = kind(state, model, feed, recipe.optimiser, accumulate=1, seed=0, world=world, autocast=autocast)
+    if isinstance(stepper, CapturedStepper):
+        stepper.compile()
+    return stepper, world
 
 
-def bare(recipe: Recipe, batch: int) -> Callable[[], object]:
+def stepping(recipe: Recipe, batch: int, kind: str) -> Callable[[int], object]:
+    """A step of a kind by its number, warmed up."""
+    if kind == "bare":
+        return bare(recipe, batch)
+    stepper, _ = make(recipe, batch, CapturedStepper if kind == "captured" else Stepper)
+    for i in range(10):
+        stepper(i, 1e-4)
+    return lambda i: stepper(10 + i, 1e-4)
+
+
+def bare(recipe: Recipe, batch: int) -> Callable[[int], object]:
     """The model's own step on a fixed batch, captured."""
     stepper, _ = make(recipe, batch, Stepper)
     model, optimisers = stepper.module, stepper.state.optimisers
@@ -97,52 +112,71 @@ def bare(recipe: Recipe, batch: int) -> Callable[[], object]:
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph, stream=stream):
         step()
-    return graph.replay
+
+    def replay(_: int, kept: object = (model, optimisers, images, targets)) -> None:
+        del kept  # held by this function: the graph works in their memory
+        graph.replay()
+
+    return replay
 
 
-def milliseconds(run: Callable[[int], object], steps: int, rounds: int = 5) -> tuple[float, float]:
-    """The median over rounds of a step's time, and the spread between the fastest and the slowest round."""
-    for i in range(20):
-        run(i)
+def milliseconds(step: Callable[[int], object], number: int, first: int) -> float:
+    """A step's time over a number of them."""
     torch.cuda.synchronize()
-    times: list[float] = []
-    for r in range(rounds):
-        start = time.perf_counter()
-        for i in range(steps):
-            run(20 + r * steps + i)
-        torch.cuda.synchronize()
-        times.append((time.perf_counter() - start) / steps * 1e3)
-    return statistics.median(times), max(times) - min(times)
+    start = time.perf_counter()
+    for i in range(number):
+        step(first + i)
+    torch.cuda.synchronize()
+    return (time.perf_counter() - start) / number * 1e3
+
+
+def measure(candidates: dict[tuple[int, str], Callable[[int], object]], images: int, rounds: int) -> Times:
+    """Every candidate in turn, round by round, each on as many images: the card is as warm for one as for the other."""
+    times: Times = {key: [] for key in candidates}
+    for i in range(rounds):
+        for key, step in candidates.items():
+            number = images // key[0]
+            milliseconds(step, number // 4, i * 2 * number)  # what the one before left in caches and clocks
+            times[key].append(milliseconds(step, number, (i * 2 + 1) * number))
+    return times
+
+
+def speed(times: Times, one: tuple[int, str], other: tuple[int, str]) -> str:
+    """Images a second of one over the other's: the median of the rounds, and the least and the most."""
+    ratios = [one[0] / a / (other[0] / b) for a, b in zip(times[one], times[other], strict=True)]
+    return f"{statistics.median(ratios):.1%} ({min(ratios):.1%} to {max(ratios):.1%})"
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--recipe", default="cifar10")
     parser.add_argument("--batches", nargs="+", type=int, default=[256, 1024])
-    parser.add_argument("--steps", type=int, default=100)
+    parser.add_argument("--images", type=int, default=51_200, help="of a round")
+    parser.add_argument("--rounds", type=int, default=9)
     parser.add_argument("--optimiser", help="another one than the recipe's")
-    parser.add_argument("--kinds", nargs="+", choices=["captured", "launched"], default=["captured", "launched"])
+    parser.add_argument("--kinds", nargs="+", choices=KINDS, default=KINDS)
     arguments = parser.parse_args()
     torch.backends.cuda.enable_cudnn_sdp(False)  # as in every run: docs/decisions/0005
+    torch._dynamo.config.automatic_dynamic_shapes = False  # each size is compiled for itself, as in a run of its own
     recipe = find_recipe(arguments.recipe)
     if arguments.optimiser:
         optimiser = dataclasses.replace(recipe.optimiser, name=arguments.optimiser)
         recipe = dataclasses.replace(recipe, optimiser=optimiser)
+    candidates = {
+        (batch, kind): stepping(recipe, batch, kind) for batch in arguments.batches for kind in arguments.kinds
+    }
+    times = measure(candidates, arguments.images, arguments.rounds)
     where = f"{torch.cuda.get_device_name()}, torch {torch.__version__}"
-    print(f"{where}, recipe {recipe.name}, {recipe.optimiser.name}, bf16, compiled")
-    print("| batch | step | ms a step | spread | images/s | over the bare step |\n|-|-|-|-|-|-|")
-    for batch in arguments.batches:
-        rows: dict[str, tuple[float, float]] = {}
-        replay = bare(recipe, batch)
-        rows["bare"] = milliseconds(lambda _, replay=replay: replay(), arguments.steps)
-        for name in arguments.kinds:
-            kind = CapturedStepper if name == "captured" else Stepper
-            stepper, _ = make(recipe, batch, kind)
-            rows[name] = milliseconds(lambda i, s=stepper: s(i, 1e-4), arguments.steps)
-        for name, (median, spread) in rows.items():
-            over = median / rows["bare"][0] - 1
-            images = f"{batch / median * 1e3:,.0f}"
-            print(f"| {batch} | {name} | {median:.2f} | {spread:.2f} | {images} | {over:+.0%} |", flush=True)
+    print(f"{where}, recipe {recipe.name}, {recipe.optimiser.name}, bf16, compiled; {arguments.rounds} rounds")
+    print("| batch | step | ms: median (least to most) | images/s | of the bare step's speed |\n|-|-|-|-|-|")
+    for (batch, kind), own in times.items():
+        middle = statistics.median(own)
+        beside = speed(times, (batch, kind), (batch, "bare")) if "bare" in arguments.kinds else ""
+        spread = f"{middle:.3f} ({min(own):.3f} to {max(own):.3f})"
+        print(f"| {batch} | {kind} | {spread} | {batch / middle * 1e3:,.0f} | {beside} |")
+    small, large = min(arguments.batches), max(arguments.batches)
+    for kind in arguments.kinds:
+        print(f"{kind}: batch {small} at {speed(times, (small, kind), (large, kind))} of batch {large}'s images/s")
 
 
 if __name__ == "__main__":

@@ -11,12 +11,14 @@ import torch
 from changing import changed, lose_at
 from vitlab.core.random import key
 from vitlab.data.augmentation import Augmentation, augment, crop, erase, mix
+from vitlab.models.stages import dropped
 from vitlab.training import session
 from vitlab.training.captured import CapturedStepper
 from vitlab.training.recipe import Recipe
 from vitlab.weights.load import load
 
-pytestmark = pytest.mark.gpu
+# float32 here is to be exact, which the compiler thinks slow
+pytestmark = [pytest.mark.gpu, pytest.mark.filterwarnings("ignore:TensorFloat32 tensor cores")]
 
 
 def final(folder: Path) -> torch.Tensor:
@@ -41,11 +43,21 @@ def test_cpu_and_gpu_train_alike(short: Recipe, tmp_path: Path) -> None:
     assert close(final(tmp_path / "gpu"), final(tmp_path / "cpu")) < 1e-4
 
 
-@pytest.mark.parametrize("name", ["adamw", "sgd", "muon"])
+@pytest.mark.parametrize(
+    ("name", "clip", "compiled"),
+    [
+        ("adamw", None, False),
+        ("adamw", 0.1, True),
+        ("sgd", 0.1, False),
+        ("muon", 0.1, False),
+        ("adafactor", 0.1, False),
+    ],
+)
 def test_captured_steps_are_the_same_steps(
-    short: Recipe, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+    short: Recipe, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, clip: float | None, compiled: bool
 ) -> None:
-    recipe = exact(short, **{"optimiser.name": name, "optimiser.rate": 1e-3})
+    fields = {"optimiser.name": name, "optimiser.rate": 1e-3, "optimiser.clip": clip}
+    recipe = exact(short, **fields, compile=compiled)
     used: list[type] = []
     made = CapturedStepper.__call__
     monkeypatch.setattr(
@@ -54,8 +66,28 @@ def test_captured_steps_are_the_same_steps(
     session.train(recipe, tmp_path / "captured", device="cuda", show=False)
     assert len(used) == 24
     monkeypatch.setattr(session, "can_capture", lambda _: False)
-    session.train(recipe, tmp_path / "eager", device="cuda", show=False)
+    session.train(changed(recipe, compile=False), tmp_path / "eager", device="cuda", show=False)
     assert close(final(tmp_path / "captured"), final(tmp_path / "eager")) < 1e-3
+
+
+def test_every_replay_drops_other_paths() -> None:
+    """Compiled, the draws are the compiler's own: they must follow the seed of each step, and their rate."""
+    compiled = torch.compile(dropped)
+    ones, graph = torch.ones(4096, 2, 3, device="cuda"), torch.cuda.CUDAGraph()
+    compiled(ones, 0.25, True)
+    with torch.cuda.graph(graph):
+        made = compiled(ones, 0.25, True)
+    drawn = []
+    for seed in (1, 2, 1):
+        torch.cuda.manual_seed(seed)
+        graph.replay()
+        drawn.append(made.clone())
+    assert torch.equal(drawn[0], drawn[2])
+    assert not torch.equal(drawn[0], drawn[1])
+    for each in drawn:
+        torch.testing.assert_close(each.unique().cpu(), torch.tensor([0, 1 / 0.75]))
+        assert (each == each[:, :1, :1]).all()
+        assert abs((each == 0).float().mean().item() - 0.25) < 0.03  # 4 deviations
 
 
 def test_a_lost_run_goes_on(short: Recipe, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -78,7 +110,7 @@ def test_a_step_that_is_not_finite_is_left_out_on_the_device(short: Recipe, tmp_
     assert (tmp_path / "run" / "bad_batch_rank0.pt").exists()
 
 
-@pytest.mark.parametrize("policy", ["none", "randaugment", "autoaugment", "three", "trivial"])
+@pytest.mark.parametrize("policy", ["none", "randaugment", "randaugment-official", "autoaugment", "three", "trivial"])
 @pytest.mark.parametrize("kind", ["paper", "pad"])
 def test_both_augmentation_paths_are_alike(policy: str, kind: str) -> None:
     """Image by image on the CPU, as workers do it, and the batch on the GPU."""

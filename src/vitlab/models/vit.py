@@ -21,6 +21,7 @@ from vitlab.core.preprocess import Preprocess
 from vitlab.models.contract import AttentionTap, Layout, Model, Taps, Tokens
 from vitlab.models.positions import AddedPositions, Kind, RelativePositions, Rule
 from vitlab.models.short_attention import short_attention, takes
+from vitlab.models.stages import dropped
 
 Gelu: TypeAlias = Literal["exact", "tanh", "quick"]
 Pool: TypeAlias = Literal["token", "mean", "attention"]
@@ -233,11 +234,7 @@ class Block(nn.Module):
         """A part's output, scaled and, in training, dropped: single values, or an image's whole part."""
         if scale is not None:
             part = part * scale
-        part = F.dropout(part, self.dropout, self.training)
-        if self.drop_path and self.training:
-            keep = part.new_empty(part.shape[0], 1, 1).bernoulli_(1 - self.drop_path)
-            part = part * keep / (1 - self.drop_path)
-        return part
+        return dropped(F.dropout(part, self.dropout, self.training), self.drop_path, self.training)
 
     def forward(
         self,

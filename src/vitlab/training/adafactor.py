@@ -21,10 +21,12 @@ class Adafactor(torch.optim.Optimizer):
 
     A tensor of more than two axes is a stack of matrices, its last two axes (the layers of experts). `update_clip` is
     the largest root mean square of a tensor's update before momentum; None: unlimited, as in the authors' code. As
-    with torch's fused optimisers the rate may lie on the device, and nothing moves where `found_inf` is set and not 0.
+    with torch's fused optimisers the rate may lie on the device, gradients are divided by `grad_scale` where it is set,
+    and nothing moves where `found_inf` is set and not 0.
     """
 
     found_inf: Tensor | None = None
+    grad_scale: Tensor | None = None
 
     def __init__(self, params: Any, lr: float, momentum: float = 0.9, update_clip: float | None = 1.0) -> None:
         super().__init__(params, {"lr": lr, "momentum": momentum, "update_clip": update_clip, "weight_decay": 0.0})
@@ -36,7 +38,8 @@ class Adafactor(torch.optim.Optimizer):
         for group in self.param_groups:
             for p in group["params"]:
                 if p.grad is not None:
-                    self._move(p, p.grad, group, made)
+                    gradient = p.grad if self.grad_scale is None else p.grad / self.grad_scale
+                    self._move(p, gradient, group, made)
 
     def _move(self, p: Tensor, gradient: Tensor, group: dict[str, Any], made: Tensor | None) -> None:
         state, rate = self.state[p], group["lr"]

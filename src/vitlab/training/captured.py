@@ -5,23 +5,49 @@ batch, forward, backward, clipping, update and averaged weights are one launch. 
 step's number, the epoch's order, the rate) lies in tensors of fixed places.
 """
 
+from collections.abc import Callable
 from typing import Any, final
 
 import torch
 from torch import Tensor
 
+from vitlab.core.compiling import compile_options
 from vitlab.core.random import torch_seed
 from vitlab.data.resident import ResidentFeed
-from vitlab.objectives.contract import Batch
+from vitlab.objectives.contract import Batch, Metrics
+from vitlab.objectives.supervised import Supervised
 from vitlab.training.optimisers import ON_DEVICE, set_rate
 from vitlab.training.step import Stepper
 
 WARM_UP = 3  # steps on the side stream before the capture, real ones
 
 
+def judge(loss: Tensor, norm: Tensor, bad: Tensor, scale: Tensor | None, clip: float | None) -> Tensor:
+    """Whether the step is to be made; `bad` and `scale`, which tell the optimisers, are set."""
+    good = torch.isfinite(loss) & torch.isfinite(norm)
+    bad.copy_((~good).float())
+    if scale is not None and clip is not None:
+        scale.copy_(((norm + 1e-6) / clip).clamp(min=1))  # torch's clipping, turned over
+    return good
+
+
+def count(
+    good: Tensor, values: list[Tensor], sums: list[Tensor], made: Tensor, skipped: Tensor, in_a_row: Tensor
+) -> None:
+    """Add a step's metrics to their sums, and to the counts whether it was made."""
+    for total, value in zip(sums, values, strict=True):
+        total.add_(torch.where(good, value.float(), 0.0))
+    made.add_(good)
+    skipped.add_(~good)
+    in_a_row.copy_(torch.where(good, 0, in_a_row + 1))
+
+
 @final
 class CapturedStepper(Stepper):
     """A stepper for a feed on the GPU and optimisers that work on the device alone, in one process.
+
+    While the weights move, the next batch is made beside them: augmentation is many small kernels, which leave most of
+    the GPU idle when they run alone, and passes over the weights wait for memory.
 
     Whether a step was skipped is known on the device only: `skipped_in_a_row` and the count of skipped steps are read
     with the metrics.
@@ -29,24 +55,38 @@ class CapturedStepper(Stepper):
 
     feed: ResidentFeed
     _graph: torch.cuda.CUDAGraph | None = None
+    _judge: Callable[..., Tensor] = staticmethod(judge)  # or the compiled one
+    _count: Callable[..., None] = staticmethod(count)
 
     def prepare(self) -> None:
         device = self.world.device
-        self._stream = torch.cuda.Stream(device)
+        self._stream, self._beside = torch.cuda.Stream(device), torch.cuda.Stream(device)
+        self._batch: tuple[Tensor, ...] = ()  # of the step `held`, in fixed places
+        self._held = -1
         self._step = torch.zeros((), dtype=torch.int64, device=device)
         self._made = torch.full((), self.count, dtype=torch.int64, device=device)
         self._in_a_row = torch.zeros((), dtype=torch.int64, device=device)
         self._skipped = torch.zeros((), dtype=torch.int64, device=device)
         self._bad = torch.zeros((), device=device)
+        self._scale = None if self.spec.clip is None else torch.ones((), device=device)
         self._warm = 0
         for optimiser in self.state.optimisers:
-            optimiser.found_inf = self._bad  # pyright: ignore[reportAttributeAccessIssue] (fused ones leave out a step)
-            optimiser.grad_scale = None  # pyright: ignore[reportAttributeAccessIssue]
+            # As for torch's scaled gradients: fused optimisers leave out a step, and divide on the way.
+            optimiser.found_inf = self._bad  # pyright: ignore[reportAttributeAccessIssue]
+            optimiser.grad_scale = self._scale  # pyright: ignore[reportAttributeAccessIssue]
+
+    def compile(self) -> None:
+        """Make the counting around a step a few kernels; there are dozens, of one number each."""
+        options = compile_options(self.world.device)
+        self._judge, self._count = torch.compile(judge, options=options), torch.compile(count, options=options)
 
     def __call__(self, step: int, rate: float) -> bool:
         if not hasattr(self, "_stream"):
             self.prepare()
-        self.feed.prepare(step)
+        if self._held != step:
+            self._hold(self.feed.batch(step))
+        self.feed.prepare(step + 1)
+        self._held = step + 1
         set_rate(self.state.optimisers, rate)
         self._step.fill_(step + 1)
         torch.cuda.manual_seed(torch_seed(self.seed, "dropout", step, self.world.rank))
@@ -67,30 +107,42 @@ class CapturedStepper(Stepper):
         return True
 
     def _body(self) -> None:
+        here = torch.cuda.current_stream()
         for parameter in self.parameters:
             parameter.grad = None  # the backward pass leaves its own, in the graph's memory
-        batch = Batch(*self.feed.made())
         before = [value.clone() for value in self.running]
         with self.autocast():
-            loss, metrics = self.state.objective.backward(self.module, batch, 0)
+            loss, metrics = self.state.objective.backward(self.module, Batch(*self._batch), 0)
+        self._beside.wait_stream(here)
+        with torch.cuda.stream(self._beside):
+            following = self.feed.made()
+        self._update(loss, metrics, before)
+        here.wait_stream(self._beside)
+        self._hold(following)
+
+    def _hold(self, batch: tuple[Tensor, Tensor]) -> None:
+        """Put a batch where the graph looks for it."""
+        if not self._batch:
+            self._batch = tuple(value.clone() for value in batch)
+        for place, value in zip(self._batch, batch, strict=True):
+            place.copy_(value)
+
+    def _update(self, loss: Tensor, metrics: Metrics, before: list[Tensor]) -> None:
+        """What follows the gradients; `before` are batch norm's statistics as they were."""
         gradients: list[Tensor] = [p.grad for p in self.parameters if p.grad is not None]
         norm = torch.nn.utils.get_total_norm(gradients, foreach=True)
-        good = torch.isfinite(loss) & torch.isfinite(norm)
-        self._bad.copy_((~good).float())
+        good = self._judge(loss, norm, self._bad, self._scale, self.spec.clip)
         self._put_back([torch.where(good, value, old) for value, old in zip(self.running, before, strict=True)])
-        if self.spec.clip is not None:
-            torch.nn.utils.clip_grads_with_norm_(self.parameters, self.spec.clip, norm)
         for optimiser in self.state.optimisers:
             optimiser.step()
         if self.state.average is not None:
             self.state.average.update_on_device(self._step, good)
-        self._made.add_(good)
-        self._skipped.add_(~good)
-        self._in_a_row.copy_(torch.where(good, 0, self._in_a_row + 1))
-        for name, value in {"loss": loss, "gradient norm": norm, **metrics}.items():
+        measured = {"loss": loss, "gradient norm": norm, **metrics}
+        for name in measured:
             if name not in self.sums:
                 self.sums[name] = torch.zeros((), device=self.world.device)
-            self.sums[name].add_(torch.where(good, value.float(), 0.0))
+        sums = [self.sums[name] for name in measured]
+        self._count(good, list(measured.values()), sums, self._made, self._skipped, self._in_a_row)
 
     def keep(self) -> None:
         self.count = int(self._made.item())
@@ -106,7 +158,7 @@ class CapturedStepper(Stepper):
         progress.skipped_in_a_row = int(self._in_a_row.item())
         self._skipped.zero_()
         if progress.skipped_in_a_row:
-            self.last_batch = Batch(*self.feed.made())
+            self.last_batch = Batch(*self.feed.batch(self._held - 1))
         return means
 
 
@@ -120,5 +172,5 @@ def can_capture(stepper_arguments: dict[str, Any]) -> bool:
         and stepper_arguments["accumulate"] == 1
         and spec.name in ON_DEVICE
         and spec.sam is None
-        and type(state.objective).__name__ == "Supervised"
+        and isinstance(state.objective, Supervised)
     )

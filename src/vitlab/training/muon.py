@@ -33,10 +33,12 @@ class Muon(torch.optim.Optimizer):
     """Nesterov momentum, made orthogonal, at the size of an AdamW step: .2 sqrt(max(rows, columns)) (arXiv 2502.16982).
 
     Matrices of one shape are one batched product, so that a small model's step is some dozens of kernels. As with
-    torch's fused optimisers the rate may lie on the device, and nothing moves where `found_inf` is set and not 0.
+    torch's fused optimisers the rate may lie on the device, gradients are divided by `grad_scale` where it is set, and
+    nothing moves where `found_inf` is set and not 0.
     """
 
     found_inf: Tensor | None = None
+    grad_scale: Tensor | None = None
 
     def __init__(self, params: Any, lr: float, momentum: float = 0.95) -> None:
         super().__init__(params, {"lr": lr, "momentum": momentum, "weight_decay": 0.0})
@@ -68,6 +70,7 @@ class Muon(torch.optim.Optimizer):
                     momentum=group["momentum"],
                     decay=group["weight_decay"],
                     found_inf=self.found_inf,
+                    scale=self.grad_scale,
                 )
 
 
@@ -80,8 +83,11 @@ def move(
     momentum: float,
     decay: float,
     found_inf: Tensor | None,
+    scale: Tensor | None,
 ) -> None:
     """One step of matrices of one shape and of their momenta."""
+    if scale is not None:
+        gradients = [gradient / scale for gradient in gradients]
     if found_inf is not None:
         bad = found_inf > 0
         rate = rate * (~bad).float()

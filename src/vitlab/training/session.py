@@ -175,6 +175,8 @@ def _train(
         "autocast": autocast,
     }
     stepper = CapturedStepper(**arguments) if can_capture(arguments) else Stepper(**arguments)
+    if recipe.compile and isinstance(stepper, CapturedStepper):
+        stepper.compile()
     sinks = open_sinks(folder, recipe.name, recipe.tracker, after=state.progress.step) if world.first else []
     for sink in sinks:
         stack.callback(sink.close)

@@ -1,5 +1,6 @@
 """Update rules against NumPy and torch's own, and who decays."""
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -10,6 +11,7 @@ from torch import nn
 from vitlab.core.errors import ConfigError
 from vitlab.models.create import create
 from vitlab.models.vit import ViT
+from vitlab.training.adafactor import Adafactor
 from vitlab.training.average import Average
 from vitlab.training.muon import Muon, orthogonal
 from vitlab.training.optimisers import Lion, Optimiser, Perturbation, build, kinds, set_rate
@@ -107,6 +109,23 @@ def test_muon_leaves_out_a_step_that_is_not_finite() -> None:
     optimiser.step()
     assert torch.equal(matrix, torch.eye(3))
     assert not optimiser.state[matrix]["momentum_buffer"].any()
+
+
+@pytest.mark.parametrize("make", [lambda p: Muon(p, lr=0.1), lambda p: Adafactor(p, lr=0.1)])
+def test_gradients_can_be_divided_on_the_way(make: Callable[[list[dict[str, Any]]], Muon | Adafactor]) -> None:
+    """As torch's fused optimisers do it: the captured step clips so. A constant factor would change nothing here."""
+    torch.manual_seed(0)
+    start, gradients = torch.randn(4, 6), torch.randn(3, 4, 6)
+    ended = []
+    for factors in ((8.0, 0.5, 4.0), (None, None, None)):
+        matrix = nn.Parameter(start.clone())
+        optimiser = make([{"params": [matrix], "weight_decay": 0.1, "rate": 1.0}])
+        for gradient, factor in zip(gradients, factors, strict=True):
+            optimiser.grad_scale = None if factor is None else torch.tensor(factor)
+            matrix.grad = gradient if factor is None else gradient * factor
+            optimiser.step()
+        ended.append(matrix.detach())
+    assert torch.equal(*ended)
 
 
 def test_adamw_and_sgd_are_torchs() -> None:

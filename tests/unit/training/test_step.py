@@ -13,6 +13,7 @@ from vitlab.objectives.contract import Batch
 from vitlab.objectives.supervised import Supervised, one_hot
 from vitlab.training import checkpoints
 from vitlab.training.average import Average
+from vitlab.training.captured import count, judge
 from vitlab.training.distribution import World
 from vitlab.training.optimisers import Optimiser, build
 from vitlab.training.state import State
@@ -170,3 +171,27 @@ def test_a_full_disk_keeps_the_last_good_one(tmp_path: Path, monkeypatch: pytest
     kept = checkpoints.complete(tmp_path)
     assert [step for step, _ in kept] == [1]
     assert json.loads((kept[0][1] / "progress.json").read_text())["step"] == 1
+
+
+@pytest.mark.parametrize("size", [0.01, 10.0])
+def test_what_a_captured_step_divides_by_is_torchs_clipping(size: float) -> None:
+    gradient = torch.randn(50, generator=torch.Generator().manual_seed(0)) * size
+    parameter = torch.nn.Parameter(torch.zeros(50))
+    parameter.grad = gradient.clone()
+    norm = torch.nn.utils.clip_grad_norm_([parameter], 1.0)
+    bad, scale = torch.ones(()), torch.zeros(())
+    assert judge(torch.tensor(1.0), norm, bad, scale, 1.0)
+    assert bad == 0
+    torch.testing.assert_close(gradient / scale, parameter.grad)
+
+
+def test_a_captured_step_that_is_not_finite_is_counted_and_its_metrics_are_not() -> None:
+    sums, counts = [torch.zeros(())], [torch.zeros((), dtype=torch.int64) for _ in range(3)]
+    expected = [(2.0, [1, 0, 0]), (2.0, [1, 1, 1]), (2.0, [1, 2, 2]), (5.0, [2, 2, 0])]  # made, skipped, in a row
+    for loss, (total, numbers) in zip((2.0, torch.nan, torch.inf, 3.0), expected, strict=True):
+        value, bad = torch.tensor(loss), torch.zeros(())
+        good = judge(value, torch.tensor(1.0), bad, None, None)
+        assert bad == (not good)
+        count(good, [value], sums, *counts)
+        assert (sums[0].item(), [each.item() for each in counts]) == (total, numbers)
+    assert not judge(torch.tensor(1.0), torch.tensor(torch.nan), torch.zeros(()), None, None)
