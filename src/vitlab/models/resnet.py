@@ -15,6 +15,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from vitlab.core.errors import ConfigError, ImageError
+from vitlab.models.norms import by_deviation, group_norm
 
 EpsOf: TypeAlias = Literal["std", "variance"]
 
@@ -95,17 +96,18 @@ class StandardisedConv(nn.Conv2d):
 
     def standardised(self) -> Float[Tensor, "o i k k"]:
         flat, eps = self.weight.flatten(1), self.spec.weight_eps
-        if self.spec.weight_eps_of == "variance":
-            return F.layer_norm(flat, flat.shape[1:], eps=eps).view_as(self.weight)  # of each filter: one fused pass
-        # torch's own deviation takes ten times as long on a CPU. With n = (w - mean) / std, the mean of w n is std, and
-        # n / size is its gradient: n needs none here.
-        n = F.layer_norm(flat, flat.shape[1:], eps=1e-20)
-        std = (flat * n.detach()).mean(dim=1, keepdim=True)
-        return (n * (std / (std + eps))).view_as(self.weight)
+        if self.spec.weight_eps_of == "std":
+            filters = by_deviation(flat, eps)
+        else:
+            filters = F.layer_norm(flat, flat.shape[1:], eps=eps)  # of each filter: one fused pass
+        return filters.view_as(self.weight)
 
     def forward(self, x: Float[Tensor, "b i h w"]) -> Float[Tensor, "b o y x"]:  # pyright: ignore[reportIncompatibleMethodOverride]
         x, padding = padded(x, self.side, self.step, self.spec.padding)
-        return F.conv2d(x, self.standardised(), None, self.step, padding)
+        filters = self.standardised()
+        if x.is_contiguous(memory_format=torch.channels_last) and not torch.compiler.is_compiling():
+            filters = filters.contiguous(memory_format=torch.channels_last)  # or it is done again for the gradients
+        return F.conv2d(x, filters, None, self.step, padding)
 
 
 def padded(
@@ -126,8 +128,18 @@ def _same(side: int, size: int, stride: int) -> tuple[int, int]:
     return missing // 2, missing - missing // 2
 
 
-def norm_relu(norm: nn.Module, x: Tensor) -> Tensor:
-    return F.relu(norm(x), inplace=True)
+def norm_relu(norm: nn.GroupNorm, x: Float[Tensor, "b c h w"]) -> Float[Tensor, "b c h w"]:
+    return F.relu(group_norm(norm, x), inplace=True)
+
+
+def laid_out(x: Float[Tensor, "b c h w"]) -> Float[Tensor, "b c h w"]:
+    """The map with its channels last, but first on a CPU where it has fewer places than channels.
+
+    With the channels last, tokens are a view of the map, and convolutions of 1 x 1 are plain products. A small map's
+    convolutions take most of their time for the filters, whose own order is the other one.
+    """
+    few = x.device.type == "cpu" and not torch.compiler.is_compiling() and x.numel() < x.shape[1] ** 2
+    return x.contiguous(memory_format=torch.contiguous_format if few else torch.channels_last)
 
 
 @final
@@ -143,13 +155,20 @@ class Root(nn.Module):
     def forward(self, images: Float[Tensor, "b c h w"]) -> Float[Tensor, "b d y x"]:
         if images.shape[1] != self.spec.channels:
             raise ImageError(f"The model takes images of {self.spec.channels} channels, not {images.shape[1]}.")
-        # With the channels last, tokens are a view of the map, and convolutions of 1 x 1 are plain products.
         x = self.conv(images.contiguous(memory_format=torch.channels_last))
         if self.norm is not None:
             x = norm_relu(self.norm, x)
+        return self.pool(x)
+
+    def pool(self, x: Float[Tensor, "b d h w"]) -> Float[Tensor, "b d y x"]:
+        """The largest in windows of 3 x 3, without a padded copy of the map, which is the network's largest."""
         rows, columns = ((1, 1) if self.spec.padding == "symmetric" else _same(side, 3, 2) for side in x.shape[-2:])
-        value = 0.0 if self.spec.pool_padding == "zeros" else -torch.inf
-        return F.max_pool2d(F.pad(x, (*columns, *rows), value=value), 3, 2)
+        uneven = rows[0] != rows[1] or columns[0] != columns[1]
+        y = F.max_pool2d(x, 3, 2, (rows[0], columns[0]), ceil_mode=uneven)  # as if padded with minus infinity
+        if self.spec.pool_padding == "zeros" and self.norm is None:  # after a ReLU nothing is below zero
+            borders = F.pad(torch.full_like(x[:1, :1], -torch.inf), (*columns, *rows))
+            y = torch.maximum(y, F.max_pool2d(borders, 3, 2))
+        return y
 
 
 @final
@@ -170,6 +189,7 @@ class Unit(nn.Module):
         self.norm_proj = nn.GroupNorm(spec.groups, outputs, spec.norm_eps) if projects and not self.pre else None
 
     def forward(self, x: Float[Tensor, "b i h w"]) -> Float[Tensor, "b o y x"]:
+        x = laid_out(x)
         if self.pre:
             y = norm_relu(self.norm1, x)
             shortcut = x if self.conv_proj is None else self.conv_proj(y)

@@ -10,7 +10,7 @@ from vitlab.core.errors import ConfigError, ImageError
 from vitlab.models.bit import BiT, BiTConfig
 from vitlab.models.cost import count_flops, count_parameters
 from vitlab.models.create import create, empty_model
-from vitlab.models.resnet import ResNetSpec, StandardisedConv, padded
+from vitlab.models.resnet import ResNetSpec, Root, StandardisedConv, Unit, UnitSpec, padded
 from vitlab.models.zoo import ZOO
 
 SMALL: dict[str, Any] = {"image_size": (32, 48), "layers": (1, 2), "width": 32, "num_classes": 5}
@@ -149,6 +149,30 @@ def test_mistakes_get_a_sentence() -> None:
             BiTConfig(**{**SMALL, **fields})
     with pytest.raises(ConfigError, match="Did you mean width"):
         create("bit-r50x1", widht=32)
+
+
+@pytest.mark.parametrize("activation", ["pre", "post"])
+@pytest.mark.parametrize("padding", ["symmetric", "same"])
+@pytest.mark.parametrize("value", ["zeros", "infinity"])
+def test_the_stems_pool_is_that_of_a_padded_map(activation: Any, padding: Any, value: Any) -> None:
+    root = Root(ResNetSpec(width=32, activation=activation, padding=padding, pool_padding=value))
+    for height, width in [(32, 32), (33, 31), (32, 33), (1, 2)]:
+        x = torch.randn(2, 4, height, width) - 1  # whole windows at the borders are below zero
+        x = x if activation == "pre" else F.relu(x)
+        top, left = (1 if padding == "symmetric" else side % 2 for side in (height, width))  # TensorFlow's, by hand
+        grown = F.pad(x, (left, 1, top, 1), value=0.0 if value == "zeros" else -torch.inf)
+        assert torch.equal(root.pool(x), F.max_pool2d(grown, 3, 2))
+
+
+@pytest.mark.parametrize("activation", ["pre", "post"])
+def test_a_small_map_is_laid_out_otherwise_and_has_the_same_answer(activation: Any) -> None:
+    """Two images have fewer places than channels, together with 30 others they have more."""
+    unit = Unit(UnitSpec(1, 1, 64, 32, 1), ResNetSpec(width=32, activation=activation)).double()
+    x = torch.randn(32, 64, 4, 5, dtype=torch.float64)
+    many, few = unit(x), unit(x[:2])
+    assert many.is_contiguous(memory_format=torch.channels_last)
+    assert few.is_contiguous()
+    torch.testing.assert_close(few, many[:2])
 
 
 def test_the_gradient_of_a_standardised_filter_is_that_of_the_formula() -> None:
