@@ -110,9 +110,15 @@ def test_saved_by_two_resumed_on_one(exact: Recipe, tmp_path: Path) -> None:
 
 
 def test_a_process_that_dies_ends_the_run_with_a_clear_message(exact: Recipe, tmp_path: Path) -> None:
+    """Also where the launcher, which ends the others, is quicker than the message."""
     script, file = tmp_path / "die.py", tmp_path / "given.json"
     script.write_text(
-        "import os\nfrom vitlab.training.step import Stepper\nmake = Stepper.__call__\n"
+        "import os, signal, sys\nfrom vitlab.training.step import Stepper\n"
+        "make, say = Stepper.__call__, sys.excepthook\n"
+        "def ended_first(*error):\n"
+        "    os.kill(os.getpid(), signal.SIGTERM)\n"
+        "    say(*error)\n"
+        "sys.excepthook = ended_first\n"
         "def dying(self, step, rate):\n"
         "    if step == 10 and self.world.rank == 1: os._exit(9)\n"
         "    return make(self, step, rate)\n"

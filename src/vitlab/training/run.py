@@ -63,6 +63,7 @@ class Stop:
 
     def __init__(self) -> None:
         self.signal: int | None = None
+        self.to_the_end = False  # listen on after the run: a launcher's SIGTERM is not to cut off a last message
 
     @property
     def status(self) -> int:
@@ -75,8 +76,9 @@ class Stop:
         try:
             yield
         finally:
-            for number, handler in before.items():
-                signal.signal(number, handler)
+            if not self.to_the_end:
+                for number, handler in before.items():
+                    signal.signal(number, handler)
 
     def _take(self, number: int, frame: FrameType | None) -> None:
         del frame

@@ -90,6 +90,7 @@ def _run(recipe: Recipe, folder: Path, *, device: str | None, show: bool) -> Out
         except RuntimeError as error:
             if world.size == 1 or not any(sign in str(error) for sign in LOST_PEER):
                 raise
+            stop.to_the_end = True
             raise RunError(
                 f"Process {world.rank} lost another process of this run, whose own message says why; when that is"
                 f" mended, go on from the last checkpoint: --resume '{folder}'."
