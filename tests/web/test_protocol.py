@@ -34,6 +34,17 @@ def chunked(*chunks: bytes, end: bytes = b"0\r\n\r\n") -> bytes:
     return b"".join(b"%x\r\n%s\r\n" % (len(chunk), chunk) for chunk in chunks) + end
 
 
+def cut_off(connection: socket.socket, again: bytes, pause: float = 0.0) -> bool:
+    """Send the same again and again: whether the service ends that, which does not merely read no more."""
+    try:
+        for _ in range(10_000):
+            connection.sendall(again)
+            time.sleep(pause)
+    except ConnectionError:
+        return True
+    return False
+
+
 def predict(**headers: str | int) -> bytes:
     return head("/v1/predict", method="POST", **headers)
 
@@ -111,30 +122,22 @@ def test_what_is_sent_gets_an_answer(impatient: Live, name: str) -> None:
     ids=["half a head", "half a line", "a byte", "no body", "a byte less"],
 )
 def test_a_sender_that_stops_is_cut_off(impatient: Live, sent: bytes) -> None:
-    start = time.monotonic()
     ((status, body),) = impatient.say(sent)
     assert status == 408
     assert b"receive_timeout" in body
-    assert time.monotonic() - start < IMPATIENT.receive_seconds + 2
 
 
 def test_one_who_says_nothing_is_cut_off(impatient: Live) -> None:
-    start = time.monotonic()
-    assert impatient.say(b"") == []
-    assert time.monotonic() - start < IMPATIENT.receive_seconds + 1
+    with impatient.connected() as connection:
+        assert connection.recv(1) == b""  # closed; its own timeout would be an error
 
 
 @pytest.mark.parametrize("sent", [predict()[:-2] + b"X-A: ", predict(Content_Length=SIZE)], ids=["head", "body"])
 def test_a_trickle_is_cut_off(impatient: Live, sent: bytes) -> None:
     """Byte after byte, each in time, but not the whole."""
-    start = time.monotonic()
     with impatient.connected() as connection:
         connection.sendall(sent)
-        with contextlib.suppress(OSError):
-            while time.monotonic() - start < 5:
-                connection.sendall(b"a")
-                time.sleep(0.05)
-    assert time.monotonic() - start < IMPATIENT.receive_seconds + 2
+        assert cut_off(connection, b"a", pause=0.05)
 
 
 def test_the_second_request_of_a_connection_is_cut_off_too(impatient: Live) -> None:
@@ -200,11 +203,8 @@ def test_one_who_does_not_read_is_dropped(caplog: pytest.LogCaptureFixture) -> N
 def test_pipelining_has_a_bound(impatient: Live) -> None:
     """uvicorn with httptools reads on with every answer, and one connection could fill the memory with requests."""
     request = head("/openapi.json", method="GET")
-    start = time.monotonic()
-    with impatient.connected(3) as connection, contextlib.suppress(OSError):
-        while time.monotonic() - start < 5:
-            connection.sendall(request * 50)
-    assert time.monotonic() - start < 3
+    with impatient.connected(20) as connection:
+        assert cut_off(connection, request * 50)
 
 
 def test_connections_have_a_number(impatient: Live) -> None:

@@ -1,5 +1,6 @@
 import json
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -7,6 +8,7 @@ import torch
 from tiny_vits import SIZES, random_vit
 from vitlab.core.config import from_dict
 from vitlab.core.errors import Error
+from vitlab.evaluation import cost
 from vitlab.evaluation.cost import (
     Spent,
     cost_metrics,
@@ -104,12 +106,23 @@ def test_the_largest_batch_is_found_within_2_percent(capacity: int) -> None:
     assert largest_batch(lambda batch: batch > 0, limit=48) == 48
 
 
-def test_speeds_are_measured_and_leave_the_model_as_it_was() -> None:
+def test_speeds_are_measured_and_leave_the_model_as_it_was(monkeypatch: pytest.MonkeyPatch) -> None:
+    """On a clock that a forward pass moves by 10 ms and a backward pass by 30."""
+    now = 0.0
+
+    def takes(seconds: float) -> None:
+        nonlocal now
+        now += seconds
+
+    monkeypatch.setattr(cost, "time", SimpleNamespace(perf_counter=lambda: now))
     model = random_vit(ViTConfig(**SIZES, num_classes=3))
     before = {name: value.clone() for name, value in model.state_dict().items()}
-    forward = inference_speed(subject_of(model, name="tiny"), 4, seconds=0.05, parts=3)
-    both = training_speed(model, 4, device=torch.device("cpu"), seconds=0.05, parts=3)
-    assert forward.value > both.value > 0
+    model.register_forward_hook(lambda *_: takes(0.01))
+    model.prefix.register_hook(lambda _: takes(0.03))  # pyright: ignore[reportOptionalMemberAccess]
+    forward = inference_speed(subject_of(model, name="tiny"), 4, seconds=0.6, parts=3)
+    both = training_speed(model, 4, device=torch.device("cpu"), seconds=0.6, parts=3)
+    assert (forward.value, both.value) == pytest.approx((4 / 0.01, 4 / 0.04))
+    assert (forward.spread, both.spread) == pytest.approx((0, 0), abs=1e-6)
     assert forward.parts == 3
     assert not model.training
     assert all(parameter.grad is None for parameter in model.parameters())
