@@ -7,7 +7,7 @@ from einops import rearrange
 from torch import Tensor
 
 import vitlab
-from vitlab.models import vit
+from vitlab.models import folding, vit
 from vitlab.models.short_attention import MOST_TOKENS, short_attention, takes
 
 pytestmark = [pytest.mark.gpu, pytest.mark.filterwarnings("ignore:Attempting to run cuBLAS")]
@@ -87,3 +87,33 @@ def test_a_model_uses_it_where_it_can(monkeypatch: pytest.MonkeyPatch):
     assert not takes(torch.zeros(1, 4, 128, device="cuda"), 2)  # float32
     assert not takes(torch.zeros(1, MOST_TOKENS + 1, 128, device="cuda", dtype=torch.bfloat16), 2)
     assert not takes(torch.zeros(1, 4, 80, device="cuda", dtype=torch.bfloat16), 1)  # H/14's heads
+
+
+@pytest.mark.compiled
+def test_norms_folded_into_the_next_layer_are_as_exact(monkeypatch: pytest.MonkeyPatch):
+    """Compiled in bf16, the gradients of both forms beside those in float64."""
+    torch.manual_seed(0)
+    model = vitlab.create("vit-ti4-32", num_classes=3, depth=3).train()
+    with torch.no_grad():
+        for name, value in model.named_parameters():
+            value.add_(torch.randn_like(value), alpha=0.5 if "norm" in name else 0.02)
+    images, labels = torch.randn(64, 3, 32, 32), torch.arange(64) % 3
+
+    def gradients() -> dict[str, Tensor]:
+        torch._dynamo.reset()
+        model.zero_grad()
+        with torch.autocast("cuda", torch.bfloat16):
+            loss = F.cross_entropy(torch.compile(model)(images.cuda()).float(), labels.cuda())
+        loss.backward()
+        return {name: value.grad.cpu() for name, value in model.named_parameters() if value.grad is not None}
+
+    F.cross_entropy(model.double()(images.double()), labels).backward()
+    right = {name: value.grad.clone() for name, value in model.named_parameters() if value.grad is not None}
+    model.float().cuda()
+    folded = gradients()
+    monkeypatch.setattr(folding, "WIDEST", 0)
+    plain = gradients()
+    assert right.keys() == folded.keys() == plain.keys()
+    assert any(not torch.equal(folded[name], plain[name]) for name in right)
+    for name, value in right.items():
+        assert error(folded[name], value) < 1.5 * error(plain[name], value) + 2e-3, name

@@ -19,6 +19,7 @@ from torch.utils.checkpoint import checkpoint
 from vitlab.core.errors import ConfigError, ImageError
 from vitlab.core.preprocess import Preprocess
 from vitlab.models.contract import AttentionTap, Layout, Model, Taps, Tokens
+from vitlab.models.folding import after
 from vitlab.models.positions import AddedPositions, Kind, RelativePositions, Rule
 from vitlab.models.short_attention import short_attention, takes
 from vitlab.models.stages import dropped
@@ -246,10 +247,9 @@ class Block(nn.Module):
         """All tokens, or only the first `num_queries` where later ones are of no use: they see all of them."""
         kept = z if num_queries is None else z[:, :num_queries]
         if self.pre:
-            kept = (
-                self.residual(self.attention(self.norm1(z), layout, relative, num_queries), self.scale1) + kept
-            )  # (2)
-            return self.residual(self.mlp(self.norm2(kept)), self.scale2) + kept  # (3)
+            part = after(self.norm1, self.attention, "qkv", z, layout, relative, num_queries)
+            kept = self.residual(part, self.scale1) + kept  # (2)
+            return self.residual(after(self.norm2, self.mlp, "up", kept), self.scale2) + kept  # (3)
         kept = self.norm1(self.residual(self.attention(z, layout, relative, num_queries), self.scale1) + kept)
         return self.norm2(self.residual(self.mlp(kept), self.scale2) + kept)
 
