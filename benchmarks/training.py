@@ -30,6 +30,7 @@ from vitlab.training.captured import CapturedStepper
 from vitlab.training.distribution import World
 from vitlab.training.muon import Muon
 from vitlab.training.optimisers import build
+from vitlab.training.passes import AdamW, captured
 from vitlab.training.recipe import Recipe
 from vitlab.training.state import State
 from vitlab.training.step import Stepper
@@ -94,6 +95,9 @@ def bare(recipe: Recipe, batch: int) -> Callable[[int], object]:
     stepper, _ = make(recipe, batch, Stepper)
     model, optimisers = stepper.module, stepper.state.optimisers
     images, targets = stepper.feed.batch(0)
+    for optimiser in optimisers:
+        if isinstance(optimiser, AdamW):
+            optimiser.one_kernel = True  # as the captured step sets it
 
     def step() -> None:
         for parameter in model.parameters():
@@ -112,6 +116,7 @@ def bare(recipe: Recipe, batch: int) -> Callable[[int], object]:
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph, stream=stream):
         step()
+    captured(*optimisers)
 
     def replay(_: int, kept: object = (model, optimisers, images, targets)) -> None:
         del kept  # held by this function: the graph works in their memory

@@ -9,10 +9,12 @@ import numpy as np
 import pytest
 import torch
 from safetensors.torch import load_file
+from torch import Tensor, fx, nn
 
 from changing import changed, lose_at
 from vitlab import api
 from vitlab.core.errors import Error
+from vitlab.data.resident import ResidentFeed
 from vitlab.training import session
 from vitlab.training.loop import DivergedError
 from vitlab.training.prepare import build_model, open_parts
@@ -229,3 +231,27 @@ def test_one_class_and_no_images_are_refused(short: Recipe, tmp_path: Path) -> N
         session.train(
             changed(short, **{"data.source": str(tmp_path / "empty")}), tmp_path / "run2", device="cpu", show=False
         )
+
+
+@pytest.mark.compiled
+def test_each_run_of_a_process_is_compiled_for_its_own_sizes(
+    short: Recipe, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """torch's compiler takes sizes that changed for variable ones, which it compiles worse, or on a GPU not at all."""
+    sizes: list[torch.Size] = []
+    compile_by = nn.Module.compile
+
+    def noting(graph: fx.GraphModule, inputs: list[Tensor]) -> fx.GraphModule:
+        del inputs
+        images = next(node for node in graph.graph.nodes if node.op == "placeholder" and "images" in node.name)
+        sizes.append(images.meta["example_value"].shape)
+        return graph
+
+    monkeypatch.setattr(nn.Module, "compile", lambda self, **_: compile_by(self, backend=noting))
+    monkeypatch.setattr(ResidentFeed, "compile", lambda _: None)
+    for size in (8, 16):
+        fields = {"compile": True, "model.image_size": size, "schedule.total": "2 steps", "schedule.warmup": "1 step"}
+        session.train(changed(short, **fields), tmp_path / f"{size}", device="cpu", show=False)
+    trained = [size for size in sizes if size[0] == short.batch_size]
+    assert {tuple(size) for size in trained} == {(16, 3, 8, 8), (16, 3, 16, 16)}
+    assert all(isinstance(number, int) for size in trained for number in size)

@@ -1,8 +1,11 @@
-"""What torch's compiler is told beyond its defaults."""
+"""What torch's compiler is told beyond its defaults, and whether there is Triton for kernels of our own."""
 
-from typing import Any
+import importlib.util
+from typing import Any, Final
 
 import torch
+
+TRITON: Final = importlib.util.find_spec("triton") is not None and torch.version.hip is None
 
 
 def compile_options(device: torch.device) -> dict[str, Any]:

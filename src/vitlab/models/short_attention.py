@@ -5,16 +5,16 @@ most of their time. Here q, k and v are read where the projection left them, A n
 pass writes the projection's gradient in its own layout.
 """
 
-import importlib.util
 from typing import Any, Final
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from vitlab.core.compiling import TRITON
+
 MOST_TOKENS: Final = 128
 HEAD_WIDTHS: Final = (16, 32, 64)  # powers of two whose tiles fit the registers
-TRITON: Final = importlib.util.find_spec("triton") is not None and torch.version.hip is None
 
 
 def takes(z: Float[Tensor, "b n d"], heads: int) -> bool:

@@ -17,6 +17,7 @@ from vitlab.data.resident import ResidentFeed
 from vitlab.objectives.contract import Batch, Metrics
 from vitlab.objectives.supervised import Supervised
 from vitlab.training.optimisers import ON_DEVICE, set_rate
+from vitlab.training.passes import AdamW, TotalNorm, captured
 from vitlab.training.step import Stepper
 
 WARM_UP = 3  # steps on the side stream before the capture, real ones
@@ -46,8 +47,8 @@ def count(
 class CapturedStepper(Stepper):
     """A stepper for a feed on the GPU and optimisers that work on the device alone, in one process.
 
-    While the weights move, the next batch is made beside them: augmentation is many small kernels, which leave most of
-    the GPU idle when they run alone, and passes over the weights wait for memory.
+    The next batch is made beside the step, wherever that leaves room on the GPU: augmentation is many small kernels,
+    which leave most of it idle when they run alone.
 
     Whether a step was skipped is known on the device only: `skipped_in_a_row` and the count of skipped steps are read
     with the metrics.
@@ -60,7 +61,7 @@ class CapturedStepper(Stepper):
 
     def prepare(self) -> None:
         device = self.world.device
-        self._stream, self._beside = torch.cuda.Stream(device), torch.cuda.Stream(device)
+        self._stream, self._beside = torch.cuda.Stream(device, priority=-1), torch.cuda.Stream(device)
         self._batch: tuple[Tensor, ...] = ()  # of the step `held`, in fixed places
         self._held = -1
         self._step = torch.zeros((), dtype=torch.int64, device=device)
@@ -70,10 +71,13 @@ class CapturedStepper(Stepper):
         self._bad = torch.zeros((), device=device)
         self._scale = None if self.spec.clip is None else torch.ones((), device=device)
         self._warm = 0
+        self._total_norm = TotalNorm()
         for optimiser in self.state.optimisers:
             # As for torch's scaled gradients: fused optimisers leave out a step, and divide on the way.
             optimiser.found_inf = self._bad  # pyright: ignore[reportAttributeAccessIssue]
             optimiser.grad_scale = self._scale  # pyright: ignore[reportAttributeAccessIssue]
+            if isinstance(optimiser, AdamW):
+                optimiser.one_kernel = True
 
     def compile(self) -> None:
         """Make the counting around a step a few kernels; there are dozens, of one number each."""
@@ -103,19 +107,20 @@ class CapturedStepper(Stepper):
             with torch.cuda.graph(graph, stream=self._stream):
                 self._body()
             self._graph = graph
+            captured(self._total_norm, *self.state.optimisers)
             graph.replay()
         return True
 
     def _body(self) -> None:
         here = torch.cuda.current_stream()
+        self._beside.wait_stream(here)
+        with torch.cuda.stream(self._beside):
+            following = self.feed.made()
         for parameter in self.parameters:
             parameter.grad = None  # the backward pass leaves its own, in the graph's memory
         before = [value.clone() for value in self.running]
         with self.autocast():
             loss, metrics = self.state.objective.backward(self.module, Batch(*self._batch), 0)
-        self._beside.wait_stream(here)
-        with torch.cuda.stream(self._beside):
-            following = self.feed.made()
         self._update(loss, metrics, before)
         here.wait_stream(self._beside)
         self._hold(following)
@@ -130,7 +135,7 @@ class CapturedStepper(Stepper):
     def _update(self, loss: Tensor, metrics: Metrics, before: list[Tensor]) -> None:
         """What follows the gradients; `before` are batch norm's statistics as they were."""
         gradients: list[Tensor] = [p.grad for p in self.parameters if p.grad is not None]
-        norm = torch.nn.utils.get_total_norm(gradients, foreach=True)
+        norm = self._total_norm(gradients)
         good = self._judge(loss, norm, self._bad, self._scale, self.spec.clip)
         self._put_back([torch.where(good, value, old) for value, old in zip(self.running, before, strict=True)])
         for optimiser in self.state.optimisers:

@@ -150,6 +150,7 @@ def _train(
         checkpoints.read(kept[-1][1], state)
         view.say(f"Going on from step {state.progress.step}.")
     if recipe.compile:
+        torch._dynamo.reset()  # an earlier run's sizes in this process would make this one's variable
         module.compile(options=compile_options(world.device))
     pixels = {
         name: None if split is None else prepare.resident_pixels(recipe, split, world.device, view.say)
