@@ -11,14 +11,16 @@ from jaxtyping import Float
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
+TINY: Final = 1e-20  # not 0, for a constant row
 FEW: Final = 4  # channels a group; with eight and more torch's kernel fills the processor's vectors
 
 
 def by_deviation(w: Float[Tensor, "o k"], eps: float) -> Float[Tensor, "o k"]:
     """(w - mean) / (std + eps) of each row."""
     if torch.compiler.is_compiling():
-        std, mean = torch.std_mean(w, dim=1, correction=0, keepdim=True)
-        return (w - mean) / (std + eps)
+        centred = w - w.mean(dim=1, keepdim=True)
+        rstd = torch.rsqrt(centred.square().mean(dim=1, keepdim=True) + TINY)
+        return centred * (rstd / (1 + eps * rstd))  # as below; std's own gradient takes more passes
     return _ByDeviation.apply(w, eps)
 
 
@@ -31,7 +33,7 @@ class _ByDeviation(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, w: Tensor, eps: float) -> Tensor:
-        n, mean, rstd = torch.native_layer_norm(w, w.shape[1:], None, None, 1e-20)  # not 0, for a constant row
+        n, mean, rstd = torch.native_layer_norm(w, w.shape[1:], None, None, TINY)
         ctx.save_for_backward(w, mean, rstd)
         ctx.eps = eps
         return n.mul_(1 / (1 + eps * rstd))

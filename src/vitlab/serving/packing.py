@@ -11,7 +11,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from vitlab.models.vit import Mlp
+from vitlab.models.vit import AttentionPool, Mlp
 
 M = TypeVar("M", bound=nn.Module)
 Gelu: TypeAlias = Literal["exact", "tanh"]
@@ -49,6 +49,8 @@ def gains() -> bool:
 
 def _pack(module: nn.Module) -> None:
     for name, child in module.named_children():
+        if type(module) is AttentionPool and child is module.kv:
+            continue  # its weights are read, not its answer
         if type(child) is nn.Linear:  # a kind of one may do something else
             setattr(module, name, Packed(child))
         elif _fuses(child):
