@@ -15,10 +15,10 @@ help: ## show this list
 demo: .venv/.runtime ## set up what is needed and run the main job on embedded data
 	@.venv/bin/vitlab demo
 
-test: check ## set up everything, check, and run the default tests
+test: check docs ## set up everything, check code and documents, and run the default tests
 	@$(PY) -m pytest --numprocesses $(JOBS) $(ARGS)
 
-test-all: check ## the same with the slow tests and, where there is a GPU, its tests
+test-all: check docs ## the same with the slow tests and, where there is a GPU, its tests
 	@$(PY) -m pytest --numprocesses $(JOBS) -m "" $(ARGS)
 
 check: .venv/.dev ## lint, format, types and import layers
