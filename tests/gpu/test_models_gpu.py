@@ -62,6 +62,7 @@ def test_attention_over_few_tokens_is_a_well_behaved_operator():
 
 
 def test_a_model_uses_it_where_it_can(monkeypatch: pytest.MonkeyPatch):
+    torch.manual_seed(0)
     used: list[int] = []
 
     def spy(qkv: Tensor, heads: int) -> Tensor:
@@ -73,7 +74,7 @@ def test_a_model_uses_it_where_it_can(monkeypatch: pytest.MonkeyPatch):
         model = vitlab.create("vit-ti4-32", image_size=size, num_classes=3).cuda().eval()
         with torch.no_grad():
             model.head.weight.normal_()  # pyright: ignore[reportCallIssue]
-            images = torch.randn(2, 3, size, size)
+            images = torch.randn(64, 3, size, size)  # many: the error of a few logits is a matter of luck
             with torch.autocast("cuda", torch.bfloat16):
                 found = model(images.cuda())
             assert used == expected

@@ -47,7 +47,7 @@ def test_cpu_and_gpu_train_alike(short: Recipe, tmp_path: Path) -> None:
     ("name", "clip", "compiled"),
     [
         ("adamw", None, False),
-        ("adamw", 0.1, True),
+        pytest.param("adamw", 0.1, True, marks=pytest.mark.compiled),
         ("sgd", 0.1, False),
         ("muon", 0.1, False),
         ("adafactor", 0.1, False),
@@ -70,6 +70,7 @@ def test_captured_steps_are_the_same_steps(
     assert close(final(tmp_path / "captured"), final(tmp_path / "eager")) < 1e-3
 
 
+@pytest.mark.compiled
 def test_every_replay_drops_other_paths() -> None:
     """Compiled, the draws are the compiler's own: they must follow the seed of each step, and their rate."""
     compiled = torch.compile(dropped)
@@ -135,6 +136,7 @@ def test_both_augmentation_paths_are_alike(policy: str, kind: str) -> None:
     torch.testing.assert_close(gpu[1].cpu(), cpu[1], rtol=1e-4, atol=1e-4)
 
 
+@pytest.mark.compiled
 def test_compiled_bf16_training_learns(short: Recipe, tmp_path: Path) -> None:
     fields = {"compile": True, "schedule.total": "120 steps", "precision": "bf16", "optimiser.average": 0.95}
     plain = {"augmentation.mixup": 0.0, "augmentation.cutmix": 0.0, "augmentation.erase": 0.0}
