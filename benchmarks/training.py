@@ -23,6 +23,7 @@ import torch.nn.functional as F
 
 from vitlab.core.compiling import compile_options
 from vitlab.data.contract import DataSet, Split
+from vitlab.data.resident import Pixels
 from vitlab.recipes import find_recipe
 from vitlab.training import prepare
 from vitlab.training.average import Average
@@ -65,7 +66,7 @@ def make(recipe: Recipe, batch: int, kind: type[Stepper]) -> tuple[Stepper, Worl
     model = prepare.build_model(recipe, dataset).to(world.device).train()
     objective = prepare.build_objective(recipe, prepare.divide(dataset), dataset, model).to(world.device)
     pixels = torch.from_numpy(split.images.pixels).permute(0, 3, 1, 2).contiguous().to(world.device)  # pyright: ignore[reportAttributeAccessIssue]
-    feed = prepare.build_feed(recipe, split, pixels, model.preprocess, 10, world, 0)
+    feed = prepare.build_feed(recipe, split, Pixels(pixels), model.preprocess, 10, world, 0)
     average = Average(model, 0.999)
     state = State(model, objective, build(model, [], recipe.optimiser, on_device=True), average)
     model.compile(options=compile_options(world.device))

@@ -7,9 +7,8 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-import torch
-
-from vitlab.core.errors import Error
+from vitlab.core.devices import choose_device
+from vitlab.core.errors import DataError, Error
 from vitlab.data.decoding import Input, StrPath, find_inputs
 from vitlab.evaluation import prediction
 from vitlab.evaluation.prediction import Prediction, Scored
@@ -79,7 +78,7 @@ def train(
     from vitlab.recipes import find_recipe
     from vitlab.training import session
 
-    chosen = find_recipe(recipe) if isinstance(recipe, str) else recipe
+    chosen, device = find_recipe(recipe) if isinstance(recipe, str) else recipe, choose_device(device)
     return _reported(session.train(chosen, _run_folder(out, chosen.name), device=device, show=show), device)
 
 
@@ -87,6 +86,7 @@ def resume(run: StrPath, *, device: str | None = None, show: bool = False) -> "O
     """Go on with a run from its last checkpoint."""
     from vitlab.training import session
 
+    device = choose_device(device)
     return _reported(session.resume(Path(run), device=device, show=show), device)
 
 
@@ -103,8 +103,7 @@ def report(
     """
     from vitlab.reporting.make import make_report
 
-    folder = Path(run)
-    where = device or ("cuda" if torch.cuda.is_available() else "cpu")
+    folder, where = Path(run), choose_device(device)
     return make_report(folder, lambda: _plan(folder), images=images, device=where, progress=progress)
 
 
@@ -158,21 +157,33 @@ def finetune(
     Without a GPU the resolution stays the model's own; with one, models of 224 px or more are trained at 384. A BiT is
     trained by its own rule.
     """
-    from vitlab.data.resident import pixels_of
+    from vitlab.data.resident import sizes
     from vitlab.recipes.finetuning import finetune_recipe
     from vitlab.recipes.transfer import transfer_recipe
     from vitlab.training.prepare import divide, open_parts
 
-    draft = finetune_recipe(data, model, steps=1, rate=1.0, warmup=0, held_out=val_fraction)
+    device = choose_device(device)
+    draft = finetune_recipe(  # so that nonsense is refused before anything is read
+        data,
+        model,
+        steps=1 if steps is None else steps,
+        rate=1.0 if rate is None else rate,
+        warmup=0,
+        held_out=val_fraction,
+        batch_size=1 if batch_size is None else batch_size,
+    )
+    draft = dataclasses.replace(draft, patience=patience, seed=seed)
     images = divide(open_parts(draft)).train
-    height, width = pixels_of(images, 0).shape[:2]
+    picture = next(sizes(images), None)
+    if picture is None:
+        raise DataError(f"None of the {len(images):,} training images of {data} can be read.")
     recipe = transfer_recipe(
         data,
         model,
         load(model).config,
         num_images=len(images),
-        picture=(height, width),
-        on_gpu=torch.cuda.is_available() if device is None else device.startswith("cuda"),
+        picture=picture,
+        on_gpu=device.startswith("cuda"),
         held_out=val_fraction,
         steps=steps,
         rate=rate,
@@ -264,7 +275,7 @@ def evaluate(
         workers=workers,
         cache=None if cache is None else Path(cache),
         keep=keep,
-        device=device,
+        device=choose_device(device),
         precision=precision,
     )
     source = model if isinstance(model, Model) else os.fspath(model)
@@ -296,7 +307,7 @@ def embed(
     items = find_inputs(images)
     if isinstance(model, Model) and image_size is not None:
         raise Error("A model that is in memory has its resolution: load it with image_size instead.")
-    with join(device) as world:
+    with join(choose_device(device)) as world:
         loaded = model if isinstance(model, Model) else load(os.fspath(model), image_size=image_size)
         subject = subject_of(loaded, name=type(loaded).__name__, device=world.device, precision=precision)
         subject = averaged(subject, TestTime(crops=crops, flip=flip, resize=resize))

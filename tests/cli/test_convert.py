@@ -39,6 +39,15 @@ def test_to_googles_format_by_its_documented_names(
         np.testing.assert_array_equal(arrays["head/kernel"], kernel.T)
 
 
+def test_as_json(source: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    target = tmp_path / "a file.npz"
+    assert main(["convert", str(source), str(target), "--format", "google", "--json"]) == 0
+    told = json.loads(capsys.readouterr().out)
+    assert (told["source"], told["path"], told["format"]) == (str(source), str(target), "google")
+    assert (told["image_size"], told["num_classes"]) == ([32, 32], 5)
+    assert told["parameters"] == sum(value.numel() for value in vitlab.load(source).parameters())
+
+
 def test_overrides_change_what_is_written(source: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     target = tmp_path / "adapted"
     arguments = [

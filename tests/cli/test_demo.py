@@ -32,10 +32,20 @@ def test_figures_as_json(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> 
     assert figures["few_shot_on_pixels"]["25"] > 0.8
 
 
-@pytest.mark.parametrize("arguments", [["--epochs", "0"], ["--seed", "-1"]])
-def test_impossible_options(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["demo", *arguments]) == 2
-    assert capsys.readouterr().err.startswith("vitlab: --")
+@pytest.mark.parametrize("option", ["epochs", "seed"])
+def test_impossible_options(option: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["demo", f"--{option}", "-1"]) == 2
+    printed = capsys.readouterr()
+    assert printed.out == ""
+    assert f"{option} must be" in printed.err
+
+
+def test_a_run_that_is_there_stops_the_story_before_it_begins(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "recipe.json").touch()
+    assert main(["demo", "--out", str(tmp_path)]) == 2
+    assert capsys.readouterr() == ("", f"vitlab: {tmp_path} holds a run already: choose another folder (--out).\n")
 
 
 @pytest.mark.slow

@@ -1,4 +1,5 @@
 import json
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -115,6 +116,24 @@ def test_classes_in_another_order_are_matched_by_name(
     assert found["details"]["confusion"] == [[2, 0, 0], [0, 1, 1], [0, 0, 2]]
 
 
+def test_what_a_result_is_over_is_told_below_the_table(
+    colours: str, photos: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for split in ("train", "test"):
+        shutil.rmtree(photos / split / "green")
+    shutil.rmtree(photos / "test" / "blue")
+    (photos / "test" / "red").rename(photos / "test" / "pictures")
+    for file in (photos / "test" / "pictures").iterdir():
+        file.rename(photos / "test" / file.name)
+    (photos / "test" / "pictures").rmdir()
+    assert main(["evaluate", "accuracy", "--model", colours, "--data", str(photos)]) == 0
+    text = capsys.readouterr().out
+    assert "Classes were matched by name, 2 of the model's 3." in text
+    assert f"{photos / 'test'} has no class folders, so no labels: it was left out." in text
+    assert "val is 10% of train, held out" in text
+    assert "Read as" not in text
+
+
 def test_views_are_averaged_by_option(colours: str, photos: Path, capsys: pytest.CaptureFixture[str]) -> None:
     more = ("--crops", "5", "--flip", "--resize", "12")
     found = evaluated(capsys, "accuracy", "--model", colours, "--data", str(photos), *more)
@@ -204,6 +223,13 @@ def test_results_are_compared_side_by_side(source: str, tmp_path: Path, capsys: 
         (["compare"], "Give at least one result"),
         (["compare", "gone.json"], "There is no file gone.json"),
         (["cost", "--model", "SOURCE", "--run", "PHOTOS", "--count-only"], "is not a run's folder"),
+        (["cost", "--model", "SOURCE", "--images", "-5"], "images must be a number above 0, not -5"),
+        (["cost", "--model", "SOURCE", "--images", "nan"], "images must be a number above 0, not nan"),
+        (["cost", "--model", "SOURCE", "--devices", "0"], "devices must be a number above 0, not 0"),
+        (["cost", "--model", "SOURCE", "--seconds", "-1"], "seconds must be a number above 0, not -1"),
+        (["cost", "--model", "SOURCE", "--train-images", "0"], "train_images must be a number above 0, not 0"),
+        (["accuracy", "--model", "SOURCE", "--data", "digits", "--batch-size", "0"], "must be at least 1, not 0"),
+        (["cost", "--model", "SOURCE", "--batch-size", "-1"], "must be at least 1, not -1"),
     ],
 )
 def test_mistakes_are_one_sentence(

@@ -100,6 +100,24 @@ def test_figures_numbers_and_a_page_of_its_own(
     assert told["pictures"][0]["classes"][0]["label"] in ("a cat", "a <dog> & its $leash$")
 
 
+def test_a_folder_that_was_used_before_keeps_only_what_is_not_ours(source: str, photos: Path, tmp_path: Path) -> None:
+    out = tmp_path / "inside"
+    more = ["--model", source, "--out", str(out)]
+    assert main(["inspect", str(photos), "--compare", source, *more]) == 0
+    others = {"notes.txt", "attention-9.png", "heads.png"}
+    for name in others:
+        (out / name).touch()
+    assert main(["inspect", str(photos / "a one.png"), *more]) == 0
+    figures = {f"{name}.{kind}" for name in (*MODEL_FIGURES, "attention-1", "heads-1") for kind in ("png", "svg")}
+    assert {file.name for file in out.iterdir()} == figures | others | {"inspect.json", "inspect.html"}
+
+
+def test_a_folder_with_figures_of_somebody_else_is_left_alone(source: str, photos: Path, tmp_path: Path) -> None:
+    (tmp_path / "attention-2.png").touch()
+    assert main(["inspect", str(photos / "a one.png"), "--model", source, "--out", str(tmp_path)]) == 0
+    assert (tmp_path / "attention-2.png").exists()
+
+
 def test_averages_over_a_data_set_and_chosen_layers_as_json(
     source: str, photos: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

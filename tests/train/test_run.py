@@ -1,13 +1,17 @@
 """Whole runs: what they leave behind, how they go on, and how they refuse."""
 
+import dataclasses
 import functools
 import json
+import signal
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from PIL import Image
+from safetensors import SafetensorError
 from safetensors.torch import load_file
 from torch import Tensor, fx, nn
 
@@ -15,11 +19,14 @@ from changing import changed, lose_at
 from vitlab import api
 from vitlab.core.errors import Error
 from vitlab.data.resident import ResidentFeed
+from vitlab.models.contract import Model
 from vitlab.training import session
+from vitlab.training.checkpoints import DiskFullError
 from vitlab.training.loop import DivergedError
 from vitlab.training.prepare import build_model, open_parts
 from vitlab.training.recipe import Recipe
 from vitlab.training.run import RunError, locked
+from vitlab.training.step import Stepper
 
 
 def outcome(folder: Path) -> tuple[dict[str, torch.Tensor], list[dict[str, Any]]]:
@@ -60,6 +67,45 @@ def test_both_paths_make_the_same_run(short: Recipe, tmp_path: Path) -> None:
         recipe = changed(short, **{"data.resident": resident, "data.workers": 0})
         session.train(recipe, tmp_path / name, device="cpu", show=False)
     same_run(tmp_path / "a", tmp_path / "b")
+
+
+def write_damaged_folder(root: Path, damaged: dict[str, list[int]]) -> None:
+    """Small pictures in two classes under train/ and val/, some cut off after their header."""
+    rng = np.random.default_rng(0)
+    for split, num in (("train", 60), ("val", 12)):
+        for i in range(num):
+            path = root / split / "ab"[i % 2] / f"{i:02}.png"
+            path.parent.mkdir(parents=True, exist_ok=True)
+            Image.fromarray((rng.integers(0, 120, (8, 8, 3)) + 80 * (i % 2)).astype(np.uint8)).save(path)
+            if i in damaged.get(split, []):
+                path.write_bytes(path.read_bytes()[:60])
+
+
+@pytest.mark.parametrize("resident", [True, False])
+def test_damaged_pictures_are_named_counted_and_replaced(
+    short: Recipe, tmp_path: Path, caplog: pytest.LogCaptureFixture, resident: bool
+) -> None:
+    write_damaged_folder(tmp_path / "data", {"train": [0, 31], "val": [5]})
+    recipe = changed(short, **{"data.source": str(tmp_path / "data"), "data.workers": 0})
+    session.train(changed(recipe, **{"data.resident": resident}), tmp_path / "run", device="cpu", show=False)
+    for path in ("train/a/00.png", "train/b/31.png", "val/b/05.png"):
+        assert any(str(tmp_path / "data" / path) in message for message in caplog.messages)
+    assert json.loads((tmp_path / "run" / "result.json").read_text())["unreadable"] == 2
+    assert {line["val count"] for line in outcome(tmp_path / "run")[1] if "val count" in line} == {11}
+    if resident:  # the same pictures took their places as in workers' batches
+        other = changed(recipe, **{"data.resident": False})
+        session.train(other, tmp_path / "other", device="cpu", show=False)
+        same_run(tmp_path / "run", tmp_path / "other")
+
+
+@pytest.mark.parametrize("resident", [True, False])
+def test_too_many_damaged_pictures_stop_a_run_with_a_list(short: Recipe, tmp_path: Path, resident: bool) -> None:
+    write_damaged_folder(tmp_path / "data", {"train": list(range(0, 60, 5))})
+    recipe = changed(short, **{"data.source": str(tmp_path / "data"), "data.resident": resident, "data.workers": 0})
+    with pytest.raises(
+        Error, match=r"(?s)1[12] of 60 .* 10 are allowed \(data\.max_unreadable of a recipe\).*train/a/00\.png"
+    ):
+        session.train(recipe, tmp_path / "run", device="cpu", show=False)
 
 
 def test_a_run_leaves_what_the_design_says(short: Recipe, tmp_path: Path) -> None:
@@ -125,6 +171,90 @@ def test_early_stopping(short: Recipe, tmp_path: Path) -> None:
     ended = session.train(recipe, tmp_path / "run", device="cpu", show=False)
     assert ended.reason == "early"
     assert ended.step == 18  # the first evaluation, and two that are no better
+    before = outcome(tmp_path / "run")[1]
+    assert session.resume(tmp_path / "run", device="cpu", show=False) == ended
+    assert outcome(tmp_path / "run")[1] == before
+
+
+@pytest.mark.parametrize("step", [5, 23])  # an evaluation is due after them; the second is the run's last
+def test_an_evaluation_that_a_signal_put_off_is_made_up_for(
+    short: Recipe, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step: int
+) -> None:
+    session.train(short, tmp_path / "whole", device="cpu", show=False)
+    make = Stepper.__call__
+
+    def interrupted(self: Stepper, at: int, rate: float) -> bool:
+        if at == step:
+            signal.raise_signal(signal.SIGINT)
+        return make(self, at, rate)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Stepper, "__call__", interrupted)
+        ended = session.train(short, tmp_path / "stopped", device="cpu", show=False)
+    assert (ended.reason, ended.status, ended.step) == ("signal", 130, step + 1)
+    session.resume(tmp_path / "stopped", device="cpu", show=False)
+    same_run(tmp_path / "whole", tmp_path / "stopped")
+
+
+def test_while_steps_are_skipped_the_last_good_checkpoint_stays(
+    short: Recipe, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    make = Stepper.__call__
+
+    def spoilt(self: Stepper, at: int, rate: float) -> bool:
+        if at == 9:
+            with torch.no_grad():
+                self.parameters[0].fill_(float("nan"))
+        return make(self, at, rate)
+
+    monkeypatch.setattr(Stepper, "__call__", spoilt)
+    with pytest.raises(DivergedError, match=r"7 steps in a row.*step-000000008"):
+        session.train(changed(short, max_skipped=7), tmp_path / "run", device="cpu", show=False)
+
+
+def test_a_full_disk_is_said_with_what_is_kept(short: Recipe, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write, full = session.save, []
+
+    def save(model: Model, path: Path) -> None:
+        if full:
+            raise SafetensorError("I/O error: No space left on device (os error 28)")
+        full.append(path)
+        write(model, path)
+
+    monkeypatch.setattr(session, "save", save)
+    with pytest.raises(DiskFullError, match=r"(?s)is full: make room and go on.*--resume.*step-0000000"):
+        session.train(short, tmp_path / "run", device="cpu", show=False)
+    monkeypatch.undo()
+    session.train(short, tmp_path / "whole", device="cpu", show=False)
+    session.resume(tmp_path / "run", device="cpu", show=False)
+    same_run(tmp_path / "whole", tmp_path / "run")
+
+
+def test_a_refused_recipe_does_not_take_the_folder(short: Recipe, tmp_path: Path) -> None:
+    with pytest.raises(Error, match="exceed the run"):
+        session.train(changed(short, **{"schedule.warmup": "90 steps"}), tmp_path / "run", device="cpu", show=False)
+    session.train(changed(short, **{"schedule.total": "4 steps"}), tmp_path / "run", device="cpu", show=False)
+
+
+def test_a_recipe_that_was_edited_is_refused(short: Recipe, tmp_path: Path) -> None:
+    path = tmp_path / "run" / "recipe.json"
+    session.train(changed(short, **{"schedule.total": "4 steps"}), path.parent, device="cpu", show=False)
+    path.write_text(path.read_text().replace('"4 steps"', '"8 steps"'))
+    with pytest.raises(RunError, match=r"schedule\.total: '4 steps', now '8 steps'"):
+        session.resume(path.parent, device="cpu", show=False)
+
+
+@pytest.mark.parametrize("fields", [{"model.train_only": "head"}, {"model.lora": 2}])
+def test_what_is_frozen_keeps_its_statistics(short: Recipe, tmp_path: Path, fields: dict[str, object]) -> None:
+    """Batch norms in a backbone that is not trained."""
+    small = ("stem=[4,8]", "widths=[8,8,16,16]", "depths=[1,1,1,1]", "head_width=8")
+    model = {"model.source": "coatnet-0", "model.set": small, "model.image_size": 32, "model.dropout": 0.0}
+    recipe = changed(short, **model, **fields, **{"schedule.total": "3 steps", "schedule.warmup": "0 steps"})
+    session.train(recipe, tmp_path / "run", device="cpu", show=False)
+    norms = {name: value for name, value in api.load(tmp_path / "run").named_buffers() if "running" in name}
+    assert norms
+    for name, value in norms.items():
+        assert (value == (1.0 if name.endswith("var") else 0.0)).all(), name
 
 
 @pytest.mark.parametrize(
@@ -153,6 +283,51 @@ def test_every_option_trains(short: Recipe, tmp_path: Path, fields: dict[str, ob
     ended = session.train(recipe, tmp_path / "run", device="cpu", show=False)
     assert ended.step == 6
     assert api.load(tmp_path / "run").load_report.lines() == []
+
+
+def test_images_with_several_labels_are_learned_each_label_for_itself(short: Recipe, tmp_path: Path) -> None:
+    """Red, green and blue, each of them on or off: no softmax can say that all are, or none is."""
+    rng = np.random.default_rng(0)
+    labels = (np.arange(160)[:, None] >> np.arange(3)) & 1
+    images = (labels[:, None, None, :] * 150 + rng.integers(0, 100, (160, 8, 8, 3))).astype(np.uint8)
+    np.savez(tmp_path / "lamps.npz", images=images, labels=labels)
+    plain = {
+        "augmentation.mixup": 0.0,
+        "augmentation.cutmix": 0.0,
+        "augmentation.erase": 0.0,
+        "optimiser.average": None,
+    }
+    total = {"schedule.total": "150 steps", "evaluate_every": "50 steps", "data.source": str(tmp_path / "lamps.npz")}
+    recipe = changed(short, **plain, **total)
+    ended = session.train(recipe, tmp_path / "run", device="cpu", show=False)
+    assert ended.scores["best val score"] > 0.95
+    model = api.load(tmp_path / "run")
+    assert model.multi_label
+    for answer, row in zip(api.predict(model, list(images[:8]), top=3), labels, strict=False):
+        assert {found.index for found in answer.classes if found.probability > 0.5} == set(np.flatnonzero(row))
+    with pytest.raises(Error, match=r"loss\.kind softmax"):
+        session.train(changed(recipe, **{"loss.kind": "softmax"}), tmp_path / "other", device="cpu", show=False)
+
+
+@pytest.mark.parametrize("resident", [True, False])
+def test_a_run_scores_its_model_as_users_will_see_it(short: Recipe, tmp_path: Path, resident: bool) -> None:
+    """Wide pictures whose classes differ at their ends alone, which a model that crops the centre does not see."""
+    rng = np.random.default_rng(0)
+    labels = np.arange(160) % 2
+    images = rng.integers(0, 60, (160, 8, 24, 3)).astype(np.uint8)
+    images[:, :, :6] += (labels * 180).astype(np.uint8)[:, None, None, None]
+    parts = {"x_train": images[:120], "y_train": labels[:120], "x_test": images[120:], "y_test": labels[120:]}
+    np.savez(tmp_path / "wide.npz", **parts)
+    model = api.create("vit-digits", depth=1, num_classes=2)
+    model.preprocess = dataclasses.replace(model.preprocess, resize="shortest")
+    api.save(model, tmp_path / "cropping")
+    fields = {"data.source": str(tmp_path / "wide.npz"), "model.source": str(tmp_path / "cropping"), "model.set": ()}
+    squashed = {"augmentation.crop": "resize", "augmentation.mixup": 0.0, "augmentation.cutmix": 0.0}
+    recipe = changed(short, **fields, **squashed, **{"model.pretrained": True, "data.workers": 0})
+    ended = session.train(changed(recipe, **{"data.resident": resident}), tmp_path / "run", device="cpu", show=False)
+    answers = api.predict(api.load(tmp_path / "run"), list(images[120:]), top=1)
+    right = np.mean([answer.classes[0].index for answer in answers] == labels[120:])
+    assert ended.scores["test accuracy"] == right < 0.8
 
 
 def test_adapters_are_folded_in_at_every_save(short: Recipe, tmp_path: Path) -> None:

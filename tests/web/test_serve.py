@@ -104,7 +104,7 @@ def test_a_port_that_is_taken(source: str, capsys: pytest.CaptureFixture[str]) -
         (["--token-file", "gone"], "gone: No such file or directory."),
         (["--host", "no.such.host.invalid", "--port", "0"], "There is no address 'no.such.host.invalid'"),
         (["--threads", "0", "--port", "0"], "--threads must be at least 1"),
-        (["--device", "abacus", "--port", "0"], "The model cannot be put on 'abacus'"),
+        (["--device", "abacus", "--port", "0"], "This machine has no device 'abacus'"),
         (["--port", "0", "--model", "gone"], "gone"),
     ],
 )

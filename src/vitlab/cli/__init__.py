@@ -99,12 +99,18 @@ def _log_on_stderr() -> Iterator[None]:
         def emit(self, record: logging.LogRecord) -> None:
             say(f"vitlab: {record.getMessage()}")
 
-    logger, handler = logging.getLogger("vitlab"), Handler(logging.WARNING)
+    def ours_to_say(record: logging.LogRecord) -> bool:
+        """All but the tracebacks that torch logs of a damaged checkpoint, besides its error."""
+        return record.module != "state_dict_loader"
+
+    root, logger, handler = logging.getLogger(), logging.getLogger("vitlab"), Handler(logging.WARNING)
+    root.addFilter(ours_to_say)
     logger.addHandler(handler)
     try:
         yield
     finally:
         logger.removeHandler(handler)
+        root.removeFilter(ours_to_say)
 
 
 def _complain(sentence: str) -> int:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import tyro
 from tyro.conf import Positional, UseAppendAction, arg
 
-from vitlab.cli.terminal import printable
+from vitlab.cli.terminal import print_json, printable
 
 if TYPE_CHECKING:
     from vitlab.models.contract import Model
@@ -36,19 +36,42 @@ class Arguments:
         arg(name="set", metavar="FIELD=VALUE..."),
     ] = ()
     """Fields of the configuration to change: numbers, true, false, null, names, or lists such as 224,384."""
+    json: bool = False
+    """Print what was done as one JSON document."""
 
 
 def main(arguments: Sequence[str]) -> int:
-    given = tyro.cli(Arguments, prog="vitlab convert", description=DESCRIPTION, args=arguments)
+    given = tyro.cli(
+        Arguments,
+        prog="vitlab convert",
+        description=DESCRIPTION,
+        args=arguments,
+        config=(tyro.conf.FlagCreatePairsOff,),
+    )
     from vitlab import api
     from vitlab.core.config import parse_assignments
 
     changes = parse_assignments([item for group in given.overrides for item in group], where="--set")
 
     model = api.load(given.source, **changes)
-    print(printable(f"Read {given.source}: {_describe(model)}."))
+    if not given.json:
+        print(printable(f"Read {given.source}: {_describe(model)}."))
     api.save(model, given.dest, format=given.format)
-    print(printable(f"Wrote {given.dest} in the {given.format} format."))
+    if not given.json:
+        print(printable(f"Wrote {given.dest} in the {given.format} format."))
+        return 0
+    from vitlab.models.cost import count_parameters
+
+    print_json(
+        {
+            "source": given.source,
+            "path": str(given.dest),
+            "format": given.format,
+            "image_size": list(model.config.image_size),
+            "num_classes": model.config.num_classes,
+            "parameters": count_parameters(model),
+        }
+    )
     return 0
 
 

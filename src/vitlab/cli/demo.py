@@ -56,8 +56,8 @@ def main(arguments: Sequence[str]) -> int:
 
     if given.epochs is not None and given.epochs < 1:
         raise Error(f"--epochs must be at least 1, not {given.epochs}.")
-    if not 0 <= given.seed < 2**63:
-        raise Error(f"--seed must be a whole number from 0 to 2^63 - 1, not {given.seed}.")
+    if given.out is not None and (given.out / "recipe.json").exists():
+        raise Error(f"{given.out} holds a run already: choose another folder (--out).")
 
     from vitlab import api
     from vitlab.data.open import open_data

@@ -223,6 +223,11 @@ def _show(result: "Result") -> None:
         chosen.setdefault(choice["on"], []).append(f"{name} {choice['value']}")
     for where, choices in chosen.items():
         print(printable(f"\nChosen on {where}: {', '.join(choices)}."))
+    matched = result.settings.get("classes_matched", "by name")
+    said = [] if matched == "by name" else [f"Classes were matched {matched}."]
+    said += [note for note in result.settings.get("notes", ()) if not note.startswith("Read as ")]
+    for note in said:
+        print(printable(f"\n{note}"))
 
 
 def _compare(rest: list[str]) -> int:

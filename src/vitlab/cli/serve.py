@@ -157,9 +157,9 @@ def _token(file: Path | None) -> str | None:
 
 
 def _device(given: Arguments) -> str:
-    import torch
+    from vitlab.core.devices import choose_device
 
-    return given.device or ("cuda" if torch.cuda.is_available() else "cpu")
+    return choose_device(given.device)
 
 
 def _threads(given: Arguments) -> int:
@@ -181,10 +181,8 @@ def _model(given: Arguments) -> "Model":
     from vitlab import api
     from vitlab.core.errors import Error
 
+    device = torch.device(_device(given))
     try:
-        device = torch.device(_device(given))
-        if device.type == "cuda" and not torch.cuda.is_available():
-            raise Error("There is no CUDA device on this machine: choose --device cpu.")
         return api.load(given.model).to(device, getattr(torch, given.dtype))
     except RuntimeError as error:
-        raise Error(f"The model cannot be put on '{given.device}': {str(error).splitlines()[0]}") from error
+        raise Error(f"The model cannot be put on '{device}': {str(error).splitlines()[0]}") from error

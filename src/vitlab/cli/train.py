@@ -1,5 +1,6 @@
 """`vitlab train`: a recipe, with any of its fields changed."""
 
+import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,7 +17,7 @@ Examples:
   vitlab train --list
   vitlab train digits
   vitlab train cifar10 --data.source data/cifar-10-batches-py --schedule.total "100 epochs"
-  vitlab train digits --out runs/mine --optimiser.rate 1e-3 --model.set positions=relative pool=mean class_token=false
+  vitlab train digits --out runs/mine --optimiser.rate 1e-3 --model.set positions=relative positions_at=shared pool=mean
   vitlab train --resume runs/mine
   torchrun --nproc-per-node 8 -m vitlab train vit-b16-imagenet --data.source data/imagenet --out runs/b16
 
@@ -42,7 +43,7 @@ def main(arguments: Sequence[str]) -> int:
     if not rest or rest[0] in ("-h", "--help"):
         tyro.cli(Where, prog="vitlab train RECIPE", description=DESCRIPTION, args=["--help"], config=FLAGS)
     if rest[0] == "--list":
-        return _list()
+        return _list(rest[1:])
     if rest[0] == "--resume":
         return _resume(rest[1:])
     if rest[0].startswith("-"):
@@ -52,11 +53,22 @@ def main(arguments: Sequence[str]) -> int:
     return _new(rest[0], rest[1:])
 
 
-def _list() -> int:
+def _list(rest: list[str]) -> int:
+    @dataclass(frozen=True)
+    class Arguments:
+        json: bool = False
+        """Print one JSON document instead of a table."""
+
+    given = tyro.cli(
+        Arguments, prog="vitlab train --list", description="The recipes, by name.", args=rest, config=FLAGS
+    )
     from vitlab.recipes import RECIPES
 
-    rows = [[name, (build.__doc__ or "").splitlines()[0]] for name, build in RECIPES.items()]
-    print_table(["recipe", "what it does"], rows)
+    summaries = {name: (build.__doc__ or "").splitlines()[0] for name, build in RECIPES.items()}
+    if given.json:
+        print_json([{"name": name, "summary": summary} for name, summary in summaries.items()])
+    else:
+        print_table(["recipe", "what it does"], [[name, summary] for name, summary in summaries.items()])
     return 0
 
 
@@ -105,6 +117,8 @@ def _new(name: str, rest: list[str]) -> int:
 
 def report(outcome: Any, *, as_json: bool) -> int:
     """What became of a run, and what to do with it."""
+    if int(os.environ.get("RANK", "0")):
+        return outcome.status  # one process speaks for all
     if as_json:
         print_json(
             {

@@ -47,6 +47,7 @@ def atomic_folder(path: Path) -> Iterator[Path]:
         yield partial
         partial.chmod(0o777 & ~_umask())
         for file in partial.rglob("*"):
+            file.chmod((0o777 if file.is_dir() else 0o666) & ~_umask())  # safetensors writes for the owner alone
             sync(file)
         if path.exists():
             old = Path(tempfile.mkdtemp(prefix=f".{path.name}.", suffix=".old", dir=path.parent))

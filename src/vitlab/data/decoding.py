@@ -17,7 +17,7 @@ from PIL import Image, UnidentifiedImageError
 from vitlab.core.errors import ImageError
 from vitlab.core.pictures import Picture, orientation_of, quiet_pillow, reason, to_rgb
 from vitlab.data.contract import Array
-from vitlab.data.jpeg import Header, decode_jpeg, read_header
+from vitlab.data.jpeg import Header, decode_jpeg, margin, read_header
 
 StrPath: TypeAlias = str | os.PathLike[str]
 Input: TypeAlias = StrPath | Picture
@@ -82,20 +82,21 @@ class Undecoded:
         part's edges are then whole pixels of that scale.
         """
         if isinstance(self.raw, np.ndarray):
-            return _cut(self.raw, box, 1)
+            return _cut(self.raw, box, 1, (0, 0))
         factor = _reduction(box[2:], min_size)
-        if self.header is not None:
-            pixels = decode_jpeg(self.raw, self.header, factor=factor, rows=box[0] + box[2])
+        if (header := self.header) is not None:
+            pixels = decode_jpeg(self.raw, header, factor=factor, rows=box[0] + box[2])
             if pixels is not None:
-                return _cut(pixels, box, factor)
+                return _cut(pixels, box, factor, margin(header.height, header.width, header.orientation, factor))
         file = io.BytesIO(self.raw)
         image = _open(file, self.where)
         factor = factor if image.format == "JPEG" else 1
+        before = margin(image.height, image.width, orientation_of(image), factor)
         if factor > 1:
             image.draft(None, (image.width // factor, image.height // factor))
         with _explained(file, self.where):
             pixels = np.asarray(to_rgb(image))
-        return _cut(pixels, box, factor)
+        return _cut(pixels, box, factor, before)
 
 
 def open_picture(raw: bytes | Array, where: str) -> Undecoded:
@@ -199,9 +200,10 @@ def _reduction(size: tuple[int, int], min_size: tuple[int, int] | None) -> int:
     return next((factor for factor in (8, 4, 2) if ratio >= factor), 1)
 
 
-def _cut(pixels: Array, box: Box, factor: int) -> Array:
-    """The box, which counts pixels at full size, of a picture at 1/factor of it."""
-    top, left, height, width = box if factor == 1 else (round(edge / factor) for edge in box)
+def _cut(pixels: Array, box: Box, factor: int, before: tuple[int, int]) -> Array:
+    """The box, which counts pixels at full size, of a picture at 1/factor of it that begins `before` the whole one."""
+    full = (box[0] + before[0], box[1] + before[1], *box[2:])
+    top, left, height, width = full if factor == 1 else (round(edge / factor) for edge in full)
     top, left = max(min(top, pixels.shape[0] - height), 0), max(min(left, pixels.shape[1] - width), 0)
     return pixels[top : top + height, left : left + width]
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from vitlab.core.errors import ImageError
-from vitlab.data.contract import DataSet, Images, Split
+from vitlab.data.contract import Array, DataSet, Images, Split
 from vitlab.data.decoding import decode
 
 
@@ -30,7 +30,8 @@ class Description:
     counts: dict[str, tuple[int, ...]]  # images of each class, for each split
     sizes: dict[str, int]  # images of each split
     notes: tuple[str, ...]
-    unreadable: tuple[Unreadable, ...] | None = None  # None where nobody looked
+    looked_at: int = 0  # images that were decoded
+    unreadable: tuple[Unreadable, ...] = ()  # those of them that could not be
 
     @property
     def imbalance(self) -> float | None:
@@ -50,8 +51,11 @@ class Description:
             lines.append(
                 f"imbalance: the largest class of train has {self.imbalance:.1f} times the images of the smallest"
             )
-        if self.unreadable is not None:
-            lines.append(f"unreadable: {len(self.unreadable):,} images")
+        if self.looked_at:
+            whole = self.looked_at == sum(self.sizes.values())
+            some = f"all {self.looked_at:,} images" if whole else f"{self.looked_at:,} images that were looked at"
+            count = f"{len(self.unreadable):,}" if self.unreadable else "none"
+            lines.append(f"unreadable: {count} of {some}")
             lines += [f"  {item.reason}" for item in self.unreadable[:10]]
             if len(self.unreadable) > 10:
                 lines.append(f"  and {len(self.unreadable) - 10:,} more")
@@ -61,25 +65,29 @@ class Description:
         return "\n".join(self.lines())
 
 
-def describe(dataset: DataSet, *, look: bool = False) -> Description:
-    """What a data set holds; with `look` every image is decoded once to find those that cannot be."""
+def describe(dataset: DataSet, *, look: bool | int = False) -> Description:
+    """What a data set holds; with `look`, all images or so many of each part are decoded to find what cannot be."""
     counts = {split: tuple(part.counts(dataset.num_classes).tolist()) for split, part in dataset.splits.items()}
     sizes = {split: len(part) for split, part in dataset.splits.items()}
-    found = tuple(item for part in dataset.splits.values() for item in scan(part)) if look else None
-    return Description(dataset.name, dataset.classes, dataset.multi_label, counts, sizes, dataset.notes, found)
+    chosen = {split: _spread(len(part), len(part) if look is True else look) for split, part in dataset.splits.items()}
+    found = tuple(item for split, part in dataset.splits.items() for item in scan(part, chosen[split]))
+    looked_at = sum(map(len, chosen.values()))
+    return Description(
+        dataset.name, dataset.classes, dataset.multi_label, counts, sizes, dataset.notes, looked_at, found
+    )
 
 
-def scan(split: Split, *, threads: int = 8) -> list[Unreadable]:
-    """The images of a split that cannot be decoded, in order, decoded as training decodes them."""
+def scan(split: Split, indices: Array | None = None, *, threads: int = 8) -> list[Unreadable]:
+    """The images of a split, or those of these, that cannot be decoded, in order, decoded as training decodes them."""
+    chosen = np.arange(len(split)) if indices is None else indices
     with ThreadPoolExecutor(threads) as pool:
-        found = pool.map(
-            lambda indices: _scan(split.images, indices), np.array_split(np.arange(len(split)), _chunks(split))
-        )
+        found = pool.map(lambda part: _scan(split.images, part), np.array_split(chosen, max(1, len(chosen) // 16)))
         return [item for part in found for item in part]
 
 
-def _chunks(split: Split) -> int:
-    return max(1, len(split) // 64)
+def _spread(num: int, most: int) -> Array:
+    """At most so many of the numbers below `num`, as far apart as they can be."""
+    return np.arange(num) if num <= most else np.arange(most) * num // max(most, 1)
 
 
 def _scan(images: Images, indices: Sequence[int]) -> list[Unreadable]:

@@ -26,11 +26,13 @@ NAMED = 20  # damaged images that a message lists
 class Damage:
     """The images that could not be read; too many of them are an error.
 
-    Allowed are `share` of the split and at least ten, but never more than half.
+    Allowed are `share` of the split and at least ten, but never more than half, and none where it is 0; `setting` is
+    what users call it.
     """
 
-    def __init__(self, num: int, share: float) -> None:
-        self.num, self.limit = num, min(max(int(share * num), 10), num // 2)
+    def __init__(self, num: int, share: float, setting: str = "") -> None:
+        self.setting = f" ({setting})" if setting else ""
+        self.num, self.limit = num, min(max(int(share * num), 10), num // 2) if share else 0
         self.found: dict[int, str] = {}
 
     def add(self, damaged: Iterable[Damaged]) -> None:
@@ -44,7 +46,7 @@ class Damage:
             more = f" and {len(self.found) - NAMED:,} more" if len(self.found) > NAMED else ""
             raise DataError(
                 f"{len(self.found):,} of {self.num:,} images cannot be read, and {self.limit:,} are allowed"
-                f" (max_damaged): repair or remove them.\n  " + "\n  ".join(some) + more
+                f"{self.setting}: repair or remove them.\n  " + "\n  ".join(some) + more
             )
 
 

@@ -40,6 +40,16 @@ class Header:
         return (self.width, self.height) if self.orientation >= 5 else (self.height, self.width)
 
 
+def margin(height: int, width: int, orientation: int, factor: int) -> tuple[int, int]:
+    """How far the upright picture at 1/`factor` begins before the whole one, in rows and columns at full size.
+
+    A size that `factor` does not divide is rounded up at the end of what is stored, where turned pictures begin.
+    """
+    rows = -height % factor if orientation in (3, 4, 6, 7) else 0
+    columns = -width % factor if orientation in (2, 3, 7, 8) else 0
+    return (columns, rows) if orientation >= 5 else (rows, columns)
+
+
 def decoder_name() -> str:
     """What decodes here, for the record of a run."""
     pillow = f"Pillow {pillow_version}"

@@ -65,7 +65,7 @@ class Loader:
         max_damaged: float = 0.01,
     ) -> None:
         self.split = split
-        self._damage = Damage(len(split), max_damaged)
+        self._damage = Damage(len(split), max_damaged, "data.max_unreadable of a recipe")
         plain = Augmentation(crop="resize", flip=0.0)
         self._feed = Feed(
             TrainingReader(split.images, size, augmentation or plain, seed),

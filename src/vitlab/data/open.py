@@ -108,23 +108,31 @@ def _find(data: str | os.PathLike[str]) -> DataSet:
 def _by_path(path: Path) -> DataSet:
     if not os.path.exists(path) and not ("{" in path.name and _recognises(shards.SOURCE, path)):  # noqa: PTH110
         raise _nothing_there(path)
-    for source in (*PUBLISHED, *GENERAL[:-1]):
-        try:
-            recognised = source.recognises(path)
-        except OSError as error:
-            raise DataError(f"Cannot read {path}: {error.strerror or error}.") from error
-        if recognised:
-            return _said(source.read(path), source, path)
+    try:
+        source = next((published for published in PUBLISHED if published.recognises(path)), None) or _general(path)
+    except OSError as error:
+        raise DataError(f"Cannot read {path}: {error.strerror or error}.") from error
+    if isinstance(source, Published):
+        return _said(source.read(path), source, path)
     inside = {source.name: (source, place) for source in PUBLISHED for place in _inside(source, path)}
-    if len(inside) > 1:
-        raise DataError(f"{path} holds several data sets, {', '.join(sorted(inside))}: give the folder of one.")
-    for source, place in inside.values():
-        return _said(source.read(place), source, place)
-    if folder.SOURCE.recognises(path):
-        return _said(folder.SOURCE.read(path), folder.SOURCE, path)
-    raise DataError(
-        f"{path} is no data set: give a folder, or a file that ends in .csv, .tsv, .npz, .npy, .tar or .parquet."
-    )
+    if inside and not (source is not None and source.certain(path)):
+        if len(inside) > 1:
+            raise DataError(f"{path} holds several data sets, {', '.join(sorted(inside))}: give the folder of one.")
+        [(source, path)] = inside.values()
+    if source is None:
+        raise DataError(
+            f"{path} is no data set: give a folder, or a file that ends in .csv, .tsv, .npz, .npy, .tar or .parquet."
+        )
+    return _said(source.read(path), source, path)
+
+
+def _general(path: Path) -> Source | None:
+    """The form of a path; class folders of images go before what may be a stray file beside them."""
+    found = [source for source in GENERAL if source.recognises(path)]
+    if len(found) > 1:  # a folder, for a file has one form
+        sure = next((source for source in found if source.certain(path)), None)
+        return sure or (folder.SOURCE if folder.has_classes(path) else found[0])
+    return next(iter(found), None)
 
 
 def _recognises(source: Source, path: Path) -> bool:
@@ -149,7 +157,8 @@ def _by_name(source: Published) -> DataSet:
                 return _said(source.read(path), source, path)
     for place in looked:  # the same set in another form, as an image folder say, in a folder of that name
         for path in _called(source, place):
-            general = next(general for general in GENERAL if general.recognises(path))
+            general = _general(path)
+            assert general is not None
             return _said(general.read(path), general, path)
     where = ", ".join(str(place) for place in looked)
     called = " or ".join(source.folders)
@@ -192,7 +201,8 @@ def _called(source: Published, place: Path) -> list[Path]:
 
 def _inside(source: Published, path: Path, *, known: bool = True) -> Iterator[Path]:
     """The folders of a published set that are inside a path; with `known`, those that it recognises."""
-    for name in source.folders:
+    here = f"{path.absolute().name}/"  # MNIST/raw is inside MNIST too
+    for name in dict.fromkeys((*source.folders, *(name.removeprefix(here) for name in source.folders))):
         if os.path.isdir(path / name) and (not known or _recognises(source, path / name)):  # noqa: PTH112  never raises
             yield path / name
 

@@ -84,7 +84,7 @@ class Order:
         self, step: int, batch_size: int, rank: int = 0, world: int = 1, *, device: torch.device | str = "cpu"
     ) -> tuple[Tensor, Tensor]:
         """What `batch` gives, as tensors that were made on the device."""
-        part = _part(batch_size, rank, world)
+        part = share(batch_size, world)
         start = step * batch_size + rank * part
         return self.span(start, start + part, device), torch.arange(start, start + part, device=device)
 
@@ -110,7 +110,7 @@ class EvaluationOrder:
         if num < 1:
             raise ConfigError("There are no samples to evaluate: the data set's split is empty.")
         self.num, self.batch_size, self.world = num, batch_size, world
-        self.part = _part(batch_size, 0, world)
+        self.part = share(batch_size, world)
 
     def __len__(self) -> int:
         """How many steps there are."""
@@ -147,8 +147,8 @@ def _thresholds(weights: Sequence[float] | Array, num: int) -> Array:
     return np.floor(ends / ends[-1] * 2.0**WEIGHT_BITS).astype(np.int64)
 
 
-def _part(batch_size: int, rank: int, world: int) -> int:
+def share(batch_size: int, world: int) -> int:
+    """The images of a batch that each process has."""
     if batch_size < 1 or world < 1 or batch_size % world:
         raise ConfigError(f"A batch of {batch_size} cannot be divided among {world} processes: choose a multiple.")
-    assert 0 <= rank < world
     return batch_size // world

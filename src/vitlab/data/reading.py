@@ -13,7 +13,7 @@ from torch import Tensor
 from vitlab.core.errors import DataError, ImageError
 from vitlab.core.pictures import reason
 from vitlab.core.preprocess import Preprocess
-from vitlab.core.random import bits, key
+from vitlab.core.random import Ints, bits, key
 from vitlab.data.augmentation import Augmentation, augment, crop_box
 from vitlab.data.contract import Array, Images
 from vitlab.data.decoding import open_picture, read_picture
@@ -38,27 +38,27 @@ class TrainingReader:
 
     def fill(self, pixels: Array, indices: Array, places: Array) -> list[Damaged]:
         """Fill rows; where an image is damaged, `indices` is set to the one that was taken for it."""
-        damaged: list[Damaged] = []
+        found: list[Damaged] = []
         out, order = torch.from_numpy(pixels), torch.from_numpy(places)
         for row, place in enumerate(places.tolist()):
             for index in self._candidates(int(indices[row]), place):
                 try:
                     image = self._crop(index, place)
                 except (ImageError, OSError) as error:
-                    damaged.append(_damaged(self.images, index, error))
+                    found.append(damaged(self.images, index, error))
                 else:
                     break
             else:
-                raise DataError(f"{MAX_REPLACEMENTS} images in a row cannot be read: {damaged[-1].sentence}")
+                raise DataError(f"{MAX_REPLACEMENTS} images in a row cannot be read: {found[-1].sentence}")
             # one at a time, only the operations that a sample drew are computed
             out[row] = augment(self.augmentation, image[None], order[row : row + 1], self._key)[0]
             indices[row] = index
-        return damaged
+        return found
 
     def _candidates(self, index: int, place: int) -> Iterator[int]:
         yield index
         for attempt in range(MAX_REPLACEMENTS):
-            yield int(bits(key(self.seed, "replacement"), np.array([place]), attempt)[0] % len(self.images))
+            yield int(replacement(key(self.seed, "replacement"), np.array([place]), attempt, len(self.images))[0])
 
     def _crop(self, index: int, place: int) -> Tensor:
         picture = open_picture(self.images.read(index), self.images.where(index))
@@ -75,7 +75,7 @@ class EvaluationReader:
 
     def fill(self, pixels: Array, indices: Array, places: Array) -> list[Damaged]:  # noqa: ARG002
         """Fill rows; where an image is damaged, `indices` is set to -1."""
-        damaged: list[Damaged] = []
+        found: list[Damaged] = []
         for row, index in enumerate(indices.tolist()):
             pixels[row] = 0
             if index < 0:
@@ -84,9 +84,9 @@ class EvaluationReader:
                 picture = read_picture(self.images.read(index), self.images.where(index))
                 pixels[row] = np.asarray(self.preprocess.picture(picture)).transpose(2, 0, 1)
             except (ImageError, OSError) as error:
-                damaged.append(_damaged(self.images, index, error))
+                found.append(damaged(self.images, index, error))
                 indices[row] = -1
-        return damaged
+        return found
 
 
 def resize(pixels: Array, size: tuple[int, int], interpolation: Literal["bilinear", "bicubic"]) -> Tensor:
@@ -97,6 +97,12 @@ def resize(pixels: Array, size: tuple[int, int], interpolation: Literal["bilinea
     return F.interpolate(image[None], size, mode=interpolation, antialias=True)[0]
 
 
-def _damaged(images: Images, index: int, error: Exception) -> Damaged:
+def replacement(key: int, places: Ints, attempt: int, num: int) -> Ints:
+    """The images, of `num`, to try at places whose own could not be read."""
+    return bits(key, places, attempt) % num
+
+
+def damaged(images: Images, index: int, error: Exception) -> Damaged:
+    """An image that could not be read, with the sentence that says so."""
     sentence = str(error) if isinstance(error, ImageError) else f"Cannot read {images.where(index)}: {reason(error)}."
     return Damaged(index, sentence)

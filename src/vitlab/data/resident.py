@@ -1,50 +1,106 @@
 """A whole split as bytes on one device, and training batches made there: an epoch never touches the host."""
 
-from collections.abc import Callable
+import contextlib
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
 from typing import final
 
+import numpy as np
 import torch
-import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor
 
 from vitlab.core.compiling import compile_options
+from vitlab.core.errors import ImageError
 from vitlab.core.preprocess import Preprocess
 from vitlab.core.random import key
 from vitlab.data.augmentation import Augmentation, augment, crop, erase, make_tables, mix
 from vitlab.data.contract import Array, Split
-from vitlab.data.decoding import decode
-from vitlab.data.order import Order
+from vitlab.data.decoding import decode, open_picture
+from vitlab.data.feed import Damage
+from vitlab.data.order import Order, share
+from vitlab.data.reading import MAX_REPLACEMENTS, EvaluationReader, damaged, replacement
+from vitlab.data.workers import Damaged
 
 LOOK_AT = 32  # images whose sizes are compared before all are decoded
+TOGETHER = 64  # images that a thread decodes before it asks for more
+
+
+@dataclass(frozen=True)
+class Pixels:
+    """A split's images as bytes in one place; those that could not be read are black there, and not `whole`."""
+
+    values: Tensor  # uint8 [N, 3, H, W]
+    whole: Tensor | None = None  # bool [N], where some are not
+    damaged: Mapping[int, str] = field(default_factory=dict)  # why each of these could not be read
+
+    def to(self, device: torch.device) -> "Pixels":
+        return Pixels(self.values.to(device), None if self.whole is None else self.whole.to(device), self.damaged)
+
+
+def sizes(split: Split, every: int = 1) -> Iterator[tuple[int, int]]:
+    """The heights and widths of a split's images, without those whose header cannot be read."""
+    for i in range(0, len(split), every):
+        with contextlib.suppress(ImageError, OSError):
+            yield open_picture(split.images.read(i), split.images.where(i)).size
 
 
 def common_size(split: Split) -> tuple[int, int] | None:
     """The height and width that a split's images share, as far as some of them tell."""
-    step = max(len(split) // LOOK_AT, 1)
-    sizes = {pixels_of(split, i).shape[:2] for i in range(0, len(split), step)}
-    return sizes.pop() if len(sizes) == 1 else None
+    found = set(sizes(split, max(len(split) // LOOK_AT, 1)))
+    return found.pop() if len(found) == 1 else None
 
 
-def pixels_of(split: Split, index: int) -> Array:
-    """One image as uint8 [H, W, 3]."""
-    return decode(split.images.read(index), split.images.where(index))
+def load_pixels(split: Split, size: tuple[int, int], max_damaged: float = 0.01) -> Pixels | None:
+    """Every image as it is stored, or None where one has another size."""
+
+    def fill(rows: Array, indices: Array) -> list[Damaged] | None:
+        found: list[Damaged] = []
+        for row, i in enumerate(indices.tolist()):
+            try:
+                image = decode(split.images.read(i), split.images.where(i))
+            except (ImageError, OSError) as error:
+                found.append(damaged(split.images, i, error))
+            else:
+                if image.shape[:2] != size:
+                    return None
+                rows[row] = image.transpose(2, 0, 1)
+        return found
+
+    return _filled(len(split), size, fill, max_damaged)
 
 
-def load_pixels(split: Split, progress: Callable[[int], None] | None = None) -> Tensor | None:
-    """Every image as bytes [N, 3, H, W], or None where one has another size than the first."""
-    height, width = pixels_of(split, 0).shape[:2]
-    pixels = torch.empty(len(split), 3, height, width, dtype=torch.uint8)
-    with ThreadPoolExecutor() as pool:
-        for i, image in enumerate(pool.map(lambda i: pixels_of(split, i), range(len(split)))):
-            if image.shape[:2] != (height, width):
-                pool.shutdown(wait=False, cancel_futures=True)
+def load_inputs(split: Split, preprocess: Preprocess, max_damaged: float = 0.01) -> Pixels:
+    """Every image as evaluation has it, resized and cropped."""
+    reader = EvaluationReader(split.images, preprocess)
+    loaded = _filled(
+        len(split), preprocess.size, lambda rows, indices: reader.fill(rows, indices, indices), max_damaged
+    )
+    assert loaded is not None
+    return loaded
+
+
+def _filled(
+    num: int, size: tuple[int, int], fill: Callable[[Array, Array], list[Damaged] | None], max_damaged: float
+) -> Pixels | None:
+    """Rows that threads fill, some at a time; None where `fill` gives up."""
+    values = torch.zeros(num, 3, *size, dtype=torch.uint8)
+    rows, damage = values.numpy(), Damage(num, max_damaged, "data.max_unreadable of a recipe")
+    pool = ThreadPoolExecutor()
+    try:
+        parts = [np.arange(start, min(start + TOGETHER, num)) for start in range(0, num, TOGETHER)]
+        for found in pool.map(lambda part: fill(rows[part[0] : part[-1] + 1], part), parts):
+            if found is None:
                 return None
-            pixels[i] = torch.from_numpy(image.copy()).permute(2, 0, 1)
-            if progress is not None and i % 1000 == 0:
-                progress(i)
-    return pixels
+            damage.add(found)
+    finally:
+        pool.shutdown(cancel_futures=True)
+    if not damage.found:
+        return Pixels(values)
+    whole = torch.ones(num, dtype=torch.bool)
+    whole[list(damage.found)] = False
+    return Pixels(values, whole, damage.found)
 
 
 @final
@@ -57,7 +113,7 @@ class ResidentFeed:
 
     def __init__(
         self,
-        pixels: Tensor,
+        pixels: Pixels,
         targets: Float[Tensor, "n k"],
         *,
         preprocess: Preprocess,
@@ -68,10 +124,11 @@ class ResidentFeed:
         rank: int = 0,
         world: int = 1,
     ) -> None:
-        self.pixels, self.targets, self.preprocess = pixels, targets, preprocess
+        self.pixels, self.targets, self.preprocess = pixels.values, targets, preprocess
+        self.damaged, self._whole = pixels.damaged, pixels.whole
         self.augmentation, self.order, self.batch_size = augmentation, order, batch_size
-        self.key = key(seed, "augment")
-        device, part = pixels.device, batch_size // world
+        self.key, self._replacement = key(seed, "augment"), key(seed, "replacement")
+        device, part = self.pixels.device, share(batch_size, world)
         self._offsets = torch.arange(part, device=device) + rank * part
         self._num_epochs = -(-batch_size // order.num) + 1  # that a batch can touch
         self._orders = torch.empty(self._num_epochs * order.num, dtype=torch.int64, device=device)
@@ -96,12 +153,20 @@ class ResidentFeed:
     def make(self) -> tuple[Float[Tensor, "b 3 h w"], Float[Tensor, "b k"]]:
         """The batch that was made ready: images and targets, augmented, normalised and mixed."""
         places = self._start + self._offsets
-        indices = self._orders[places - self._epoch_start]
+        indices = self._readable(self._orders[places - self._epoch_start], places)
         aug, tables = self.augmentation, self._tables
         images = crop(aug, self.pixels[indices], places, self.key, self.preprocess.size, tables)
         images = augment(aug, images, places, self.key, tables)
         images = erase(aug, self.preprocess.normalise(images), places, self.key, tables)
         return mix(aug, images, self.targets[indices], places, self.key, tables)
+
+    def _readable(self, indices: Tensor, places: Tensor) -> Tensor:
+        """The images to take: for damaged ones those that workers would take."""
+        if self._whole is not None:
+            for attempt in range(MAX_REPLACEMENTS):
+                other = replacement(self._replacement, places, attempt, len(self._whole))
+                indices = torch.where(self._whole[indices], indices, other)
+        return indices
 
     def batch(self, step: int) -> tuple[Float[Tensor, "b 3 h w"], Float[Tensor, "b k"]]:
         self.prepare(step)
@@ -113,12 +178,3 @@ class ResidentFeed:
 
     def close(self) -> None:
         """Nothing is held open."""
-
-
-def whole_pictures(pixels: Tensor, preprocess: Preprocess) -> Float[Tensor, "b 3 h w"]:
-    """Evaluation's input from bytes [B, 3, H, W]: resized where the size differs, and normalised."""
-    if tuple(pixels.shape[-2:]) == preprocess.size:
-        return preprocess.normalise(pixels)
-    mode = "bicubic" if preprocess.interpolation in ("bicubic", "lanczos") else "bilinear"
-    resized = F.interpolate(pixels.float(), preprocess.size, mode=mode, antialias=True)
-    return preprocess.normalise(resized.round().clamp(0, 255))

@@ -101,7 +101,7 @@ class Workers:
             self.close()
             raise DataError(
                 f"The {num} data-loading workers could not be started ({error or type(error).__name__}):"
-                " use fewer (num_workers), or 0 to load in this process."
+                " use fewer, or 0 to load in this process."
             ) from error
         except BaseException:
             self.close()
@@ -218,7 +218,7 @@ def _obituary(process: BaseProcess) -> str:
     if code >= 0:
         return f"{what} ended unexpectedly with status {code}: what it printed above says why."
     name = next((known.name for known in signal.Signals if known == -code), str(-code))
-    advice = "memory has probably run out, so use fewer workers (num_workers) or smaller batches"
+    advice = "memory has probably run out, so use fewer workers or smaller batches"
     return f"{what} was killed by signal {name}" + (f": {advice}." if name in ("SIGKILL", "SIGBUS") else ".")
 
 

@@ -9,7 +9,7 @@ import json
 import statistics
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -25,7 +25,7 @@ from vitlab.models.cost import count_flops, count_parameters
 
 TRAINING_FACTOR = 3
 DAY = 24 * 3600
-WARM_UP = 2  # passes that are not timed
+BATCH_SIZES = (1, 2, 4, 8, 16, 32, 64)  # that speeds are tried at
 MAX_BATCH = 2**15  # attention kernels take no batch above 65,535
 
 
@@ -36,6 +36,7 @@ class Speed:
     value: float
     spread: float
     parts: int
+    batch_size: int
 
 
 @dataclass(frozen=True)
@@ -91,20 +92,33 @@ def spent(folder: Path, *, devices: int | None = None) -> Spent:
     return Spent(step * batch_size, seconds, devices)
 
 
-def inference_speed(subject: Subject, batch_size: int, *, seconds: float = 2.0, parts: int = 5) -> Speed:
-    """Images a second through the subject, from a batch on its device to its outputs."""
-    images = torch.randn(batch_size, 3, *subject.preprocess.size, device=subject.device)
+def inference_speed(subject: Subject, batch_size: int | None, *, seconds: float = 2.0, parts: int = 5) -> Speed:
+    """Images a second through the subject, from a batch on its device to its outputs.
+
+    Without a batch size, the largest power of two up to 64 that can be timed in so many seconds.
+    """
     function = subject.logits or subject.features
-    return _timed(lambda: function(images), batch_size, subject.device, seconds, parts)
+
+    def step_of(size: int) -> Callable[[], Any]:
+        images = torch.randn(size, 3, *subject.preprocess.size, device=subject.device)
+        return lambda: function(images)
+
+    return _timed(step_of, _sizes(batch_size, 1), subject.device, seconds, parts)
 
 
 def training_speed(
-    model: Model, batch_size: int, *, device: torch.device, bf16: bool = False, seconds: float = 2.0, parts: int = 5
+    model: Model,
+    batch_size: int | None,
+    *,
+    device: torch.device,
+    bf16: bool = False,
+    seconds: float = 2.0,
+    parts: int = 5,
 ) -> Speed:
-    """Images a second forward and backward, with a cross-entropy at the end and no optimiser."""
-    step = _training_step(model, batch_size, device, bf16=bf16)
+    """Images a second forward and backward, with a cross-entropy at the end and no optimiser; sizes as above."""
+    sizes = _sizes(batch_size, 2)  # some models' batch norms cannot be trained on one image
     try:
-        return _timed(step, batch_size, device, seconds, parts)
+        return _timed(lambda size: _training_step(model, size, device, bf16=bf16), sizes, device, seconds, parts)
     finally:
         model.zero_grad(set_to_none=True)
         model.eval()
@@ -169,7 +183,6 @@ def cost_metrics(
     flops: float,
     speed: Speed | None = None,
     memory: int = 0,
-    batch_size: int = 0,
     largest: int | None = None,
     images: float | None = None,
     training: Speed | None = None,
@@ -180,7 +193,7 @@ def cost_metrics(
     found = {"GFLOPs an image": _number(flops / 1e9), "parameters (M)": _number(parameters / 1e6)}
     if speed is not None:
         found["images a second"] = _speed(speed)
-        found[f"peak memory (MB) at batch {batch_size}"] = _number(memory / 2**20)
+        found[f"peak memory (MB) at batch {speed.batch_size}"] = _number(memory / 2**20)
     if training is not None:
         found["images a second, training"] = _speed(training)
     if largest is not None:
@@ -213,8 +226,16 @@ def _training_step(model: Model, batch_size: int, device: torch.device, *, bf16:
     return step
 
 
-def _timed(step: Callable[[], Any], batch_size: int, device: torch.device, seconds: float, parts: int) -> Speed:
-    def run(times: int) -> float:
+def _sizes(batch_size: int | None, smallest: int) -> list[int]:
+    return [size for size in BATCH_SIZES if size >= smallest] if batch_size is None else [batch_size]
+
+
+def _timed(
+    step_of: Callable[[int], Callable[[], Any]], sizes: Sequence[int], device: torch.device, seconds: float, parts: int
+) -> Speed:
+    """The speed at the largest size whose parts fit in so many seconds; at least one pass of the smallest is timed."""
+
+    def run(step: Callable[[], Any], times: int) -> float:
         start = time.perf_counter()
         for _ in range(times):
             step()
@@ -222,10 +243,20 @@ def _timed(step: Callable[[], Any], batch_size: int, device: torch.device, secon
             torch.cuda.synchronize(device)
         return time.perf_counter() - start
 
-    run(WARM_UP)
-    times = max(round(seconds / parts / max(run(1), 1e-9)), 1)
-    speeds = [batch_size * times / run(times) for _ in range(parts)]
-    return Speed(statistics.median(speeds), statistics.stdev(speeds) if parts > 1 else 0.0, parts)
+    larger = list(sizes)
+    while True:
+        size = larger.pop(0)
+        step = step_of(size)
+        run(step, 1)
+        once = max(run(step, 1), 1e-9)
+        if not larger or once * larger[0] / size > seconds / parts:
+            break
+    parts = min(parts, int(seconds / once))
+    if parts < 2:
+        return Speed(size / once, 0.0, 1, size)
+    times = max(round(seconds / parts / once), 1)
+    speeds = [size * times / run(step, times) for _ in range(parts)]
+    return Speed(statistics.median(speeds), statistics.stdev(speeds), parts, size)
 
 
 def _number(value: float) -> Metric:
@@ -233,6 +264,8 @@ def _number(value: float) -> Metric:
 
 
 def _speed(speed: Speed) -> Metric:
+    if speed.parts == 1:
+        return _number(speed.value)
     of = f"{speed.parts} timed parts, standard deviation"
     return Metric(value=speed.value, count=speed.parts, spread=speed.spread, spread_of=of, unit="number")
 

@@ -1,5 +1,6 @@
 """The cost protocol: what is counted, timed, planned and spent, as a result."""
 
+import math
 import time
 from typing import Any
 
@@ -8,7 +9,7 @@ import torch
 from vitlab.core.config import to_dict
 from vitlab.core.record import environment
 from vitlab.data.jpeg import decoder_name
-from vitlab.evaluation.contract import Result, Subject
+from vitlab.evaluation.contract import EvaluationError, Result, Subject
 from vitlab.evaluation.cost import (
     Spent,
     batch_fits,
@@ -32,7 +33,7 @@ def measure_cost(
     options: CostOptions,
     *,
     name: str,
-    batch_size: int,
+    batch_size: int | None = None,
     bf16: bool = False,
     images: float | None = None,
     run: Spent | None = None,
@@ -40,18 +41,18 @@ def measure_cost(
 ) -> Result:
     """Without a subject only what is counted; `images` is what training will see, `run` what a run used.
 
-    `run_flops` are an image's in that run, where the model is measured at another resolution.
+    Without a batch size speeds are of the largest that `options.seconds` suffice for, 64 images at most. `run_flops`
+    are an image's in that run, where the model is measured at another resolution.
     """
     start = time.perf_counter()
     counted = model_cost(model)
     cost, found = dict(counted), {}
-    training = None
+    speed = training = None
     if subject is not None:
         device = subject.device
         reset_memory(device)
-        found["speed"] = inference_speed(subject, batch_size, seconds=options.seconds)
+        speed = inference_speed(subject, batch_size, seconds=options.seconds)
         found["memory"] = peak_memory(device)
-        found["batch_size"] = batch_size
         if device.type == "cuda":
             found["largest"] = largest_batch(batch_fits(model, device, training=False, bf16=bf16))
         if images is not None:
@@ -65,11 +66,14 @@ def measure_cost(
         protocol="cost",
         model=name,
         data="",
-        metrics=cost_metrics(**counted, **found, images=images, training=training, run=run, run_flops=run_flops),
+        metrics=cost_metrics(
+            **counted, **found, speed=speed, images=images, training=training, run=run, run_flops=run_flops
+        ),
         counts={} if run is None else {"images seen in training": run.images},
         settings={
             "resolution": list(model.config.image_size),
-            "batch_size": batch_size,
+            "batch_size": None if speed is None else speed.batch_size,
+            **({} if training is None else {"training_batch_size": training.batch_size}),
             "precision": "bf16" if bf16 else "float32",
             "device": _device_name(subject),
             "flops": "2 a multiply-add, matrix products and attention, one image forward; training 3 times that",
@@ -79,6 +83,14 @@ def measure_cost(
         seconds=time.perf_counter() - start,
         environment=environment(decoder_name()),
     )
+
+
+def check_options(options: CostOptions) -> None:
+    """Refuse numbers that nothing can have, before anything is opened."""
+    for name in ("seconds", "train_images", "images", "devices"):
+        value = getattr(options, name)
+        if value is not None and not 0 < value < math.inf:
+            raise EvaluationError(f"protocol cost: {name} must be a number above 0, not {value:g}.")
 
 
 def _given(options: CostOptions, images: float | None) -> dict[str, Any]:

@@ -148,6 +148,8 @@ def extract(subject: Subject, split: Split, data: str, reading: Reading, progres
     if found is not None and bool(torch.cat(everywhere).all()):  # else all processes compute, for they do so together
         if progress is not None:
             progress(len(split), len(split))
+        if found.damaged and not reading.share.rank:
+            _tell_damaged(found.damaged, split)
         return found
     results = outputs(subject.features, subject, split, reading, progress)
     if path is None or reading.share.rank or not _has_room(path.parent, subject, split):
@@ -213,6 +215,13 @@ def _collect(results: Iterator[Outputs], num: int, file: Path | None) -> tuple[A
     if isinstance(values, np.memmap):
         values.flush()
     return values, seen
+
+
+def _tell_damaged(damaged: tuple[int, ...], split: Split) -> None:
+    """What was said when the features were computed, in one sentence."""
+    first = split.images.where(damaged[0])
+    names = first if len(damaged) == 1 else f"{first} and {len(damaged) - 1:,} more"
+    log.warning("Left out of the kept features, as unreadable when they were computed: %s.", names)
 
 
 def _features(values: Array, split: Split, seen: Array, *, kept: bool = False) -> Features:

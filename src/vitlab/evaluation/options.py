@@ -69,7 +69,8 @@ class CostOptions:
     count_only: bool = False
     """Do not run the model: parameters and FLOPs only. A zoo name will do as the model."""
     seconds: float = 3.0
-    """How long to time each speed."""
+    """About how long to time each speed. Without --batch-size the batch is the largest up to 64 that this suffices for;
+    the least is one pass of one image (of two in training), or of the batch that was asked for, and one before it."""
     recipe: str | None = None
     """A recipe's name: what training the model by it will cost."""
     train_images: int | None = None

@@ -9,7 +9,6 @@ from typing import Any, TypeAlias
 
 import numpy as np
 import torch
-from torch import Tensor
 
 from vitlab.core.errors import Error, ImageError
 from vitlab.core.preprocess import Preprocess
@@ -53,7 +52,7 @@ def predict(
     batch_size: int,
     progress: Callable[[int, int], None] | None = None,
 ) -> list[Prediction]:
-    """The `top` classes of each picture, by softmax; one that cannot be read gets an `error` instead."""
+    """The `top` classes of each picture by their probabilities; one that cannot be read gets an `error` instead."""
     if getattr(model.config, "num_classes", None) == 0:
         raise Error("The model has no classifier: it gives features, not classes.")
 
@@ -108,7 +107,7 @@ def _answer(model: Model, waiting: list[tuple[int, Pixels]], answers: list[Predi
         return
     weight = next(model.parameters())
     pixels = torch.from_numpy(np.stack([pixels for _, pixels in waiting])).to(weight.device).permute(0, 3, 1, 2)
-    probabilities: Tensor = model(model.preprocess.normalise(pixels).to(weight.dtype)).float().softmax(dim=-1)
+    probabilities = model.probabilities(model(model.preprocess.normalise(pixels).to(weight.dtype)))
     if not probabilities.isfinite().all():
         raise Error("The model's output is not finite: its weights are damaged.")
     values, indices = probabilities.sort(dim=-1, descending=True, stable=True)

@@ -31,7 +31,7 @@ from vitlab.evaluation.options import (
     RealOptions,
 )
 from vitlab.evaluation.real import NUM_CLASSES, RealAccuracy, RealLabels
-from vitlab.evaluation.subject import for_classes
+from vitlab.evaluation.subject import FEATURES, for_classes
 from vitlab.evaluation.testtime import TestTime, averaged
 from vitlab.weights.imagenet import imagenet_classes
 
@@ -99,6 +99,7 @@ def measure(
             "device": subject.device.type,
             "weights": subject.fingerprint,
             "data": dataset.fingerprint,
+            "notes": list(dataset.notes),
             **to_dict(chosen),
             **outcome.settings,
         },
@@ -123,7 +124,8 @@ def choose_split(dataset: DataSet, split: str | None) -> str:
 
 def _accuracy(task: Task, options: AccuracyOptions) -> Outcome:
     del options
-    subject, matched = for_classes(task.subject, task.dataset.classes)
+    otherwise = "" if task.dataset.multi_label else FEATURES  # which are not measured by several labels
+    subject, matched = for_classes(task.subject, task.dataset.classes, otherwise=otherwise)
     assert subject.logits is not None
     _check_labels(task)
     counter = (MultiLabelAccuracy if task.dataset.multi_label else Accuracy)(task.dataset.num_classes)

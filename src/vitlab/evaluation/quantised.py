@@ -77,26 +77,28 @@ def accuracy_difference(
     if dataset.multi_label:
         raise EvaluationError(f"{dataset.name} has several labels an image; top-1 needs one.")
     split = choose_split(dataset, split)
-    subjects = [
-        for_classes(
-            subject_from(
-                lambda images: images.flatten(1),
-                logits=_logits(program, preprocess if pixels else None, singly=name == "int8"),
-                name=name,
-                preprocess=preprocess,
-                labels=labels,
-            ),
-            dataset.classes,
-        )[0]
-        for name, program in (("float32", float32), ("int8", int8))
-    ]
+    bytes_of = preprocess if pixels else None
+    programs = [_logits(float32, bytes_of, singly=False), _logits(int8, bytes_of, singly=True)]
+    subject, _ = for_classes(
+        subject_from(
+            lambda images: images.flatten(1),
+            logits=lambda images: torch.cat([program(images) for program in programs]),  # [2 B, K]
+            name="The model",
+            preprocess=preprocess,
+            labels=labels,
+        ),
+        dataset.classes,
+        otherwise="leave the data out",
+    )
+    logits_of = subject.logits
+    assert logits_of is not None
 
     def both(images: Tensor) -> Tensor:
-        return torch.cat([subject.logits(images) for subject in subjects if subject.logits is not None], dim=1)
+        return torch.cat(logits_of(images).chunk(2), dim=1)
 
     counters = [Accuracy(dataset.num_classes), Accuracy(dataset.num_classes)]
     same = 0
-    for batch in outputs(both, subjects[0], dataset.splits[split], Reading(batch_size=batch_size), progress):
+    for batch in outputs(both, subject, dataset.splits[split], Reading(batch_size=batch_size), progress):
         halves = batch.values.chunk(2, dim=1)
         for counter, logits in zip(counters, halves, strict=True):
             counter.add(logits, torch.from_numpy(batch.labels))

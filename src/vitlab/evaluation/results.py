@@ -20,7 +20,8 @@ def result_to_dict(result: Result) -> dict[str, Any]:
     """The result as JSON values; a number that is not finite becomes null, which a metric's value may not be."""
     for name, metric in result.metrics.items():
         if not math.isfinite(metric.value):
-            raise EvaluationError(f"{result.protocol} on {result.data}: {name} is {metric.value}, which is no result.")
+            what = f"{result.protocol} on {result.data}" if result.data else result.protocol
+            raise EvaluationError(f"{what}: {name} is {metric.value}, which is no result.")
     fields = {field.name: _plain(getattr(result, field.name)) for field in dataclasses.fields(result)}
     return {"format": FORMAT, **fields}
 

@@ -21,6 +21,8 @@ Precision: TypeAlias = Literal["float32", "bf16"]
 Function: TypeAlias = Callable[[Tensor], Tensor]
 log = logging.getLogger("vitlab")
 
+FEATURES = "measure its features (fewshot, linear, knn)"  # what can be done without the data's classes
+
 
 def subject_of(
     model: Model, *, name: str, device: torch.device | str = "cpu", precision: Precision = "float32"
@@ -95,16 +97,16 @@ def model_fingerprint(model: Model, precision: Precision = "float32") -> str:
     return digest.hexdigest()
 
 
-def for_classes(subject: Subject, classes: Sequence[str]) -> tuple[Subject, str]:
+def for_classes(subject: Subject, classes: Sequence[str], *, otherwise: str = FEATURES) -> tuple[Subject, str]:
     """The subject with one logit for each of a data set's classes, in their order, and how they were matched.
 
     By name where the model's names hold all of the data's: then a prediction is one of the data's classes, also where
-    the model knows more. By number where there are equally many and the names do not match.
+    the model knows more. By number where there are equally many and the names do not match. `otherwise` is what can be
+    done where neither is possible, beside fine-tuning.
     """
+    advice = f"fine-tune it on this data, or {otherwise}" if otherwise else "fine-tune it on this data"
     if subject.logits is None:
-        raise EvaluationError(
-            f"{subject.name} has no classifier: measure its features instead (fewshot, linear, knn), or fine-tune it."
-        )
+        raise EvaluationError(f"{subject.name} has no classifier: {advice}.")
     places = None if subject.labels is None else _places(subject.labels, classes)
     if places is not None:
         assert subject.labels is not None
@@ -125,10 +127,7 @@ def for_classes(subject: Subject, classes: Sequence[str]) -> tuple[Subject, str]
             )  # fmt: skip
         return subject, "by number"
     missing = "" if subject.labels is None else _missing(subject.labels, classes)
-    raise EvaluationError(
-        f"{subject.name} tells {known} classes and the data has {len(classes)}{missing}: fine-tune the model on"
-        " this data, or measure its features (fewshot, linear, knn)."
-    )
+    raise EvaluationError(f"{subject.name} tells {known} classes and the data has {len(classes)}{missing}: {advice}.")
 
 
 def _num_logits(subject: Subject) -> int:

@@ -13,6 +13,8 @@ from matplotlib.figure import Figure
 from vitlab.core.files import atomic_file
 from vitlab.inspection.figures import INK, STYLE
 
+SUFFIXES = (".png", ".svg")
+
 
 @dataclass(frozen=True)
 class Drawing:
@@ -43,7 +45,7 @@ def draw_svg(figure: Figure) -> str:
 
 def save_drawing(drawing: Drawing, path: Path) -> list[Path]:
     """`path` with .png and with .svg, both on white, each there whole or not at all."""
-    files = [path.with_name(path.name + suffix) for suffix in (".png", ".svg")]
+    files = [path.with_name(path.name + suffix) for suffix in SUFFIXES]
     white = re.sub(r"<svg [^>]*>", r'\g<0>\n <rect width="100%" height="100%" fill="#ffffff"/>', drawing.svg, count=1)
     for file, content in zip(files, (drawing.png, white.encode()), strict=True):
         with atomic_file(file) as partial:

@@ -129,7 +129,7 @@ def _shares(values: Tensor) -> Array:
 def _classes(model: Model, encoded: Tokens) -> tuple[tuple[str, float], ...]:
     if getattr(model.config, "num_classes", None) == 0:
         return ()
-    probabilities = model.head(model.pool(encoded))[0].float().softmax(dim=-1)
+    probabilities = model.probabilities(model.head(model.pool(encoded))[0])
     if not probabilities.isfinite().all():
         raise Error("The model's output is not finite: its weights are damaged.")
     values, indices = probabilities.sort(descending=True, stable=True)

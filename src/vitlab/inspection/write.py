@@ -14,7 +14,7 @@ from vitlab.core.files import atomic_file
 from vitlab.inspection import figures
 from vitlab.inspection.distance import patch_distances
 from vitlab.inspection.document import Panel
-from vitlab.inspection.drawing import draw, inline_svg, save_drawing
+from vitlab.inspection.drawing import SUFFIXES, draw, inline_svg, save_drawing
 from vitlab.inspection.examine import Findings
 from vitlab.inspection.filters import as_pixels
 from vitlab.inspection.page import page
@@ -22,10 +22,12 @@ from vitlab.inspection.positions import neighbourhood
 from vitlab.inspection.view import Array, View
 
 MOST_LAYERS = 12  # columns of the heads' figure
+VIEW_FIGURES = ("attention", "heads")
+MODEL_FIGURES = ("distance", "entropy", "similarity", "similarity-other", "filters", "positions")
 
 
 def write(findings: Findings, folder: Path) -> list[Path]:
-    """All files, in a folder that may be there already; the page last."""
+    """All files, in a folder that may be there already; figures of an earlier inspection go, and the page is last."""
     files: list[Path] = []
 
     def panel(name: str, figure: Figure, caption: str) -> Panel:
@@ -38,9 +40,24 @@ def write(findings: Findings, folder: Path) -> list[Path]:
         for number, view in enumerate(findings.views, start=1)
     ]
     sections = [(title, panel(name, figure, caption)) for title, name, figure, caption in model_figures(findings)]
+    for file in earlier_figures(folder):
+        if file not in files:
+            file.unlink(missing_ok=True)
     _write_text(folder / "inspect.json", json.dumps(numbers(findings), indent=2, allow_nan=False) + "\n")
     _write_text(folder / "inspect.html", page(findings, views, sections))
     return [*files, folder / "inspect.json", folder / "inspect.html"]
+
+
+def earlier_figures(folder: Path) -> Iterator[Path]:
+    """The figures that belong to the `inspect.json` in a folder; none where that is not ours."""
+    try:
+        pictures = json.loads((folder / "inspect.json").read_text(encoding="utf-8"))["pictures"]
+        count = len(pictures)
+    except (OSError, ValueError, KeyError, TypeError):
+        return
+    views = (f"{name}-{number}" for name in VIEW_FIGURES for number in range(1, count + 1))
+    for name in (*views, *MODEL_FIGURES):
+        yield from (folder / f"{name}{suffix}" for suffix in SUFFIXES)
 
 
 def numbers(findings: Findings) -> dict[str, Any]:

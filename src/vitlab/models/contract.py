@@ -81,7 +81,7 @@ class Model(nn.Module, ABC):
     """A vision model: `forward` is embed, encode, pool and head in a row.
 
     `config` is a frozen dataclass, `preprocess` the spec that travels with the weights, `labels` the class names
-    where they are known.
+    where they are known, `multi_label` whether an image may have several of them.
     """
 
     takes_subsets: ClassVar[bool] = True  # whether `encode` takes tokens with places left out
@@ -89,6 +89,7 @@ class Model(nn.Module, ABC):
     config: Any
     preprocess: Preprocess
     labels: tuple[str, ...] | None
+    multi_label: bool
     head: nn.Module
     load_report: Any  # weights.mapping.LoadReport where the weights came from a file
 
@@ -97,6 +98,7 @@ class Model(nn.Module, ABC):
         self.config = config
         self.preprocess = preprocess or Preprocess(size=config.image_size)
         self.labels = None
+        self.multi_label = False
         self.load_report = None
 
     @abstractmethod
@@ -114,6 +116,10 @@ class Model(nn.Module, ABC):
     @abstractmethod
     def features(self, images: Float[Tensor, "b c h w"]) -> list[Tokens]:
         """The tokens that enter the first layer, then those that leave each layer."""
+
+    def probabilities(self, logits: Float[Tensor, "*b k"]) -> Float[Tensor, "*b k"]:
+        """Of the classes: they sum to 1, unless an image may have several."""
+        return logits.float().sigmoid() if self.multi_label else logits.float().softmax(dim=-1)
 
     @abstractmethod
     def initialize(self) -> None:

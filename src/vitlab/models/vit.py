@@ -90,7 +90,7 @@ class ViTConfig:
         ):
             raise ConfigError(
                 f"Patches of {self.patch_size} px do not divide an image of {_by(self.image_size)} px: choose sides"
-                " that are multiples of the patch, or indivisible='pad'."
+                f" that are multiples of {self.patch_size}, or a model with indivisible='pad'."
             )
         if self.width % self.heads:
             raise ConfigError(f"The width {self.width} is not divisible by the {self.heads} heads.")

@@ -23,7 +23,7 @@ class Batch:
     targets: Float[Tensor, "b k"]
 
     def parts(self, num: int) -> list["Batch"]:
-        """The batch cut into equal parts, for accumulation."""
+        """The batch cut into parts of a size, for accumulation; the last may be smaller."""
         return [
             Batch(images, targets)
             for images, targets in zip(self.images.chunk(num), self.targets.chunk(num), strict=True)

@@ -16,7 +16,8 @@ class Supervised(Objective):
     """Cross-entropy over classes that exclude each other (softmax), or over classes that do not (sigmoid).
 
     Smoothing moves `label_smoothing` of each target to the uniform distribution; for the sigmoid, towards one half.
-    `class_weights` [K] multiply each class's share of the loss, which stays a mean: the weights are divided out.
+    `class_weights` [K] multiply each class's share of the loss. What is left is a mean over images, so that parts of a
+    batch add up to the whole; weights that are 1 on average over the training images keep its size.
     """
 
     class_weights: Tensor | None
@@ -38,10 +39,7 @@ class Supervised(Objective):
         del step
         logits = model(batch.images).float()
         losses, right = self.losses(logits, batch.targets), self.right(logits, batch.targets)
-        if self.kind == "softmax" and self.class_weights is not None:
-            loss = losses.sum() / (batch.targets * self.class_weights).sum()
-        else:
-            loss = losses.mean()
+        loss = losses.mean()
         own = auxiliary_losses(model)
         metrics = {"accuracy": right.mean().detach(), **{name: value.detach() for name, value in own.items()}}
         return sum(own.values(), loss), metrics

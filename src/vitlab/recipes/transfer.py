@@ -28,30 +28,31 @@ def transfer_recipe(
     Without a GPU the resolution stays the model's own, and batches are small.
     """
     spent = budget(num_images, on_gpu=on_gpu)
-    batch = batch_size or spent.batch_size
+    batch = spent.batch_size if batch_size is None else batch_size
     if isinstance(config, BiTConfig):
-        recipe = bit_recipe(data, model, num_images=num_images, picture=picture, held_out=held_out, name="finetune")
-        size = image_size or (recipe.model.image_size if on_gpu else None)
-        factor = (batch / recipe.batch_size) ** 0.5
-        schedule = recipe.schedule
+        rule = bit_recipe(data, model, num_images=num_images, picture=picture, held_out=held_out, name="finetune")
+        recipe = dataclasses.replace(rule, batch_size=batch, keep="best")
+        if image_size is None and on_gpu:
+            image_size = rule.model.image_size
+        if rate is None:
+            rate = rule.optimiser.rate * (batch / rule.batch_size) ** 0.5
+        schedule = rule.schedule
         if steps is not None:
             schedule = dataclasses.replace(schedule, total=f"{steps} steps", warmup="20%")
         return dataclasses.replace(
             recipe,
-            model=dataclasses.replace(recipe.model, image_size=size),
-            optimiser=dataclasses.replace(recipe.optimiser, rate=rate or recipe.optimiser.rate * factor),
+            model=dataclasses.replace(rule.model, image_size=image_size),
+            optimiser=dataclasses.replace(rule.optimiser, rate=rate),
             schedule=schedule,
-            batch_size=batch,
-            keep="best",
         )
     if image_size is None and on_gpu and min(config.image_size) >= 224:
         image_size = 384
-    total_steps = steps or spent.steps
+    total_steps = spent.steps if steps is None else steps
     return finetune_recipe(
         data,
         model,
         steps=total_steps,
-        rate=rate or spent.rate,
+        rate=spent.rate if rate is None else rate,
         warmup=min(spent.warmup, total_steps // 5),
         held_out=held_out,
         image_size=image_size,

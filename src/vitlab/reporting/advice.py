@@ -131,6 +131,13 @@ def _learning(record: RunRecord) -> list[Note]:
                 " a lower learning rate is steadier."
             )
         )
+    if record.result.get("unreadable"):
+        found.append(
+            Note(
+                f"{count(int(record.result['unreadable']), 'training picture')} could not be read, and others took"
+                " their places: the run's messages name them."
+            )
+        )
     if record.state != "done" or len(scores) < 3:
         return found
     best_step, best = max(scores, key=lambda point: point[1])

@@ -71,7 +71,7 @@ class Facts:
     @property
     def by_label(self) -> bool:
         """Whether the run's own accuracy counts single labels, and not pictures."""
-        return self.record.field("loss.kind") == "sigmoid"
+        return self.record.field("loss.kind") == "sigmoid" or self.multi_label
 
     @property
     def headline(self) -> Headline | None:

@@ -154,7 +154,7 @@ class Engine:
         return preprocess.normalise(stacked, kept[: len(stacked)]).to(weight.dtype)
 
     def _classify(self, images: Float[Tensor, "b 3 h w"]) -> list[Answer | Exception]:
-        probabilities = self._quick(images).float().softmax(dim=-1)
+        probabilities = self.model.probabilities(self._quick(images))
         values, indices = probabilities.sort(dim=-1, descending=True, stable=True)
         finite = probabilities.isfinite().all(dim=-1).tolist()
         rows = zip(finite, values.cpu().numpy(), indices.cpu().numpy(), strict=True)

@@ -18,7 +18,7 @@ from vitlab.data.open import open_data
 from vitlab.evaluation import protocols
 from vitlab.evaluation.contract import EvaluationError, Result, Subject
 from vitlab.evaluation.cost import exaflops, model_cost, spent
-from vitlab.evaluation.costing import measure_cost
+from vitlab.evaluation.costing import check_options, measure_cost
 from vitlab.evaluation.features import Progress, Reading, Share, default_cache
 from vitlab.evaluation.real import open_validation_images
 from vitlab.evaluation.subject import Precision, subject_of
@@ -103,7 +103,10 @@ def evaluate(
         name: os.fspath(value) if isinstance(value, os.PathLike) else value for name, value in (options or {}).items()
     }
     chosen = replace(OPTIONS[protocol](), plain, where=f"protocol {protocol}")
-    request = Request(protocol=protocol, model=model, data=data, how=how or How(), options=chosen, progress=progress)
+    how = how or How()
+    if how.batch_size is not None and how.batch_size < 1:
+        raise EvaluationError(f"The batch size must be at least 1, not {how.batch_size}.")
+    request = Request(protocol=protocol, model=model, data=data, how=how, options=chosen, progress=progress)
     return PROTOCOLS[protocol](request)
 
 
@@ -157,6 +160,7 @@ def _measured(request: Request) -> Result:
 def _cost(request: Request) -> Result:
     """What a model costs; that needs no trained weights, so that a model of the zoo will do."""
     how, options = request.how, request.options
+    check_options(options)
     images = planned_images(options.recipe, options.train_images) if options.recipe else options.images
     folder = options.run or _run_of(request)
     with join(how.device) as world:
@@ -169,7 +173,7 @@ def _cost(request: Request) -> Result:
             subject,
             options,
             name=request.name,
-            batch_size=how.batch_size or BATCH_SIZE,
+            batch_size=how.batch_size,
             bf16=how.measuring == "bf16",
             images=images,
             run=None if folder is None else spent(Path(folder), devices=options.devices),

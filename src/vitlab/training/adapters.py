@@ -6,6 +6,7 @@ from typing import Literal, final
 
 import torch
 from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.utils import parametrize
 
 from vitlab.core.errors import ConfigError
@@ -46,6 +47,15 @@ def choose(model: Model, part: Literal["all", "head"], lora: int | None) -> None
     for module in products:
         parametrize.register_parametrization(module, "weight", LowRank(module.weight, lora))
         module.parametrizations.weight.original.requires_grad_(False)  # pyright: ignore[reportAttributeAccessIssue]
+
+
+def hold_still(model: Model) -> None:
+    """Leave the statistics of batch norms in a part that is not trained as they are."""
+    if all(parameter.requires_grad for parameter in model.parameters()):
+        return
+    for module in model.modules():
+        if isinstance(module, _BatchNorm) and not any(parameter.requires_grad for parameter in module.parameters()):
+            module.eval()
 
 
 def merged(state: Mapping[str, Tensor]) -> dict[str, Tensor]:

@@ -89,9 +89,13 @@ def _check_room(folder: Path, tensors: dict[str, Any]) -> None:
 
 
 def _full(folder: Path, why: str) -> str:
+    return f"No checkpoint could be written to {folder} ({why}): make room and resume; {last_good(folder)}."
+
+
+def last_good(folder: Path) -> str:
+    """Words on where a run can go on from."""
     kept = complete(folder)
-    last = f"the last good one is {kept[-1][1]}" if kept else "there is none yet"
-    return f"No checkpoint could be written to {folder} ({why}): make room and resume; {last}."
+    return f"the last good one is {kept[-1][1]}" if kept else "there is none yet"
 
 
 def _bytes(tree: Any) -> int:

@@ -3,7 +3,7 @@
 import atexit
 import contextlib
 import os
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Literal, TypeAlias
@@ -117,6 +117,15 @@ def mean_over(world: World, values: Tensor) -> Tensor:
         dist.all_reduce(values)
         values = values / world.size
     return values
+
+
+def count_of(world: World, numbers: Collection[int], num: int) -> int:
+    """How many of the numbers below `num` any process has; without objects, after which gloo may abort at exit."""
+    found = torch.zeros(num, dtype=torch.uint8, device=world.device)
+    found[list(numbers)] = 1
+    if world.size > 1:
+        dist.all_reduce(found, dist.ReduceOp.MAX)
+    return int(found.sum().item())
 
 
 def any_of(world: World, flag: bool) -> bool:

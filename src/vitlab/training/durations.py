@@ -18,13 +18,17 @@ class Pace:
     epoch_size: int
 
 
-def steps(duration: str | int, pace: Pace, *, total: int | None = None) -> int:
-    """A duration in optimiser steps, rounded to the nearest; a bare number is steps, '%' is of `total`."""
+def parse(duration: str | int) -> tuple[float, str]:
+    """How many of what: step, epoch, image or '%'; a bare number is steps."""
     match = PATTERN.fullmatch(str(duration))
     if match is None:
         raise ConfigError(f"'{duration}' is no duration; write '500 steps', '90 epochs', '10M images' or '5%'.")
-    amount = float(match[1]) * UNITS[match[2]]
-    unit = (match[3] or "steps").rstrip("s")
+    return float(match[1]) * UNITS[match[2]], (match[3] or "steps").rstrip("s")
+
+
+def steps(duration: str | int, pace: Pace, *, total: int | None = None) -> int:
+    """A duration in optimiser steps, rounded to the nearest; '%' is of `total`."""
+    amount, unit = parse(duration)
     if unit == "%":
         if total is None:
             raise ConfigError(f"'{duration}': the whole cannot be a part of itself; give steps, epochs or images.")

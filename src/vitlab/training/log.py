@@ -9,6 +9,8 @@ from pathlib import Path
 from typing import Literal, Protocol, final
 
 from vitlab.core.errors import MissingDependencyError
+from vitlab.core.files import atomic_file
+from vitlab.training.run import RunError
 
 
 class Sink(Protocol):
@@ -24,8 +26,8 @@ class JsonLines:
     """One JSON object a line; on resumption the lines after the checkpoint's step are dropped."""
 
     def __init__(self, path: Path, *, after: int) -> None:
-        kept = [line for line in _lines(path) if json.loads(line)["step"] <= after]
-        path.write_text("".join(kept), encoding="utf-8")
+        with atomic_file(path) as part:
+            part.write_text("".join(line for line in _lines(path) if _step(line, path) <= after), encoding="utf-8")
         self._stream = path.open("a", encoding="utf-8")
 
     def write(self, step: int, values: Mapping[str, float]) -> None:
@@ -35,6 +37,14 @@ class JsonLines:
 
     def close(self) -> None:
         self._stream.close()
+
+
+def _step(line: str, path: Path) -> int:
+    try:
+        return int(json.loads(line)["step"])
+    except (ValueError, KeyError, TypeError) as error:
+        said = line.strip()[:60]
+        raise RunError(f"{path} has a line that is not a run's: {said!r}. Take it out, or the whole file.") from error
 
 
 def _lines(path: Path) -> list[str]:

@@ -61,7 +61,34 @@ def run(
     images_a_step: int,
 ) -> Ending:
     """Train from where the state stands to the end of the schedule."""
-    progress, started, since = state.progress, time.monotonic(), time.monotonic()
+    progress = state.progress
+
+    def score() -> None:
+        assert evaluate is not None
+        scores = evaluate()
+        for sink in sinks:
+            sink.write(progress.step, {f"val {name}": value for name, value in scores.items()})
+        better = progress.is_better(scores["score"], scores["loss"])
+        progress.stale, progress.evaluated = 0 if better else progress.stale + 1, progress.step
+        if better:
+            progress.best_score, progress.best_loss = scores["score"], scores["loss"]
+            progress.best_step = progress.step
+            save_best()
+        view.say(f"step {progress.step}: {_scores(scores)}{'  (best so far)' if better else ''}")
+
+    def owed() -> bool:
+        last = progress.step == schedule.total
+        due = _due(progress.step, intervals.evaluate, last)
+        return evaluate is not None and due and progress.evaluated < progress.step
+
+    def worse_for_long() -> bool:
+        return patience is not None and progress.stale >= patience
+
+    if owed():  # a signal came before it
+        score()
+    if worse_for_long():
+        return Ending("early")
+    started = since = time.monotonic()
     logged, spent = progress.step, progress.seconds
     while progress.step < schedule.total:
         step = progress.step
@@ -84,21 +111,14 @@ def run(
         if progress.skipped_in_a_row >= max_skipped:
             raise _diverged(folder, stepper, progress.step, progress.skipped_in_a_row)
         stopping = any_of(world, stop.signal is not None)
-        if evaluate is not None and not stopping and _due(progress.step, intervals.evaluate, last):
+        if not stopping and owed():
             paused = _now(world)
-            scores = evaluate()
-            for sink in sinks:
-                sink.write(progress.step, {f"val {name}": value for name, value in scores.items()})
-            better = progress.is_better(scores["score"], scores["loss"])
-            progress.stale = 0 if better else progress.stale + 1
-            if better:
-                progress.best_score, progress.best_loss = scores["score"], scores["loss"]
-                progress.best_step = progress.step
-                save_best()
-            view.say(f"step {progress.step}: {_scores(scores)}{'  (best so far)' if better else ''}")
+            score()
             since += time.monotonic() - paused
-        early = patience is not None and progress.stale >= patience
-        if stopping or early or _due(progress.step, intervals.checkpoint, last):
+        early = worse_for_long()
+        # while steps are skipped the last checkpoint is better than the weights that make them fail
+        due = _due(progress.step, intervals.checkpoint, last) and (last or not progress.skipped_in_a_row)
+        if stopping or early or due:
             stepper.keep()
             paused = _now(world)
             checkpoints.write(folder / "checkpoints", state)

@@ -1,5 +1,6 @@
 """Optimisers, and which parameters get which rate and weight decay."""
 
+import math
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any, Literal, final
@@ -41,6 +42,31 @@ class Optimiser:
     sam: float | None = None  # sharpness-aware minimisation: the radius rho
     average: float | None = None  # the decay of the exponential average of weights
 
+    def __post_init__(self) -> None:
+        if not 0 < self.rate < math.inf:
+            raise ConfigError(f"The learning rate must be positive and finite, not {self.rate}.")
+        for name in ("eps", "update_clip", "head_rate", "clip", "sam"):
+            value = getattr(self, name)
+            if value is not None and not 0 < value < math.inf:
+                raise ConfigError(f"optimiser.{name} must be positive and finite, not {value}.")
+        for name in ("weight_decay", "head_weight_decay", "l2"):
+            value = getattr(self, name)
+            if value is not None and not 0 <= value < math.inf:
+                raise ConfigError(f"optimiser.{name} must be finite and not negative: {value}.")
+        for name, value in (*(("betas", beta) for beta in self.betas), ("momentum", self.momentum)):
+            if not 0 <= value < 1:
+                raise ConfigError(f"optimiser.{name} must be at least 0 and below 1, not {value}.")
+        if self.average is not None and not 0 < self.average < 1:
+            raise ConfigError(f"optimiser.average must be above 0 and below 1, not {self.average}.")
+        if not 0 < self.layer_decay <= 1:
+            raise ConfigError(f"optimiser.layer_decay must be above 0 and at most 1, not {self.layer_decay}.")
+        if self.name != "sgd" and (self.l2 or self.nesterov):
+            raise ConfigError(f"optimiser.l2 and optimiser.nesterov are SGD's; {self.name} has weight_decay and betas.")
+        if self.name == "sgd" and (self.weight_decay or self.head_weight_decay):
+            raise ConfigError("SGD is the paper's, without weight decay: set it to 0. optimiser.l2 is a coupled one.")
+        if self.nesterov and not self.momentum:
+            raise ConfigError("optimiser.nesterov needs a momentum above 0: set optimiser.momentum, or leave it out.")
+
 
 @dataclass(frozen=True)
 class Kind:
@@ -78,10 +104,6 @@ def build(
 
     `on_device` keeps their rates and step counts on the GPU, so that a step can be captured in a graph.
     """
-    if spec.rate <= 0:
-        raise ConfigError(f"The learning rate must be positive, not {spec.rate}.")
-    if spec.name != "sgd" and (spec.l2 or spec.nesterov):
-        raise ConfigError(f"optimiser.l2 and optimiser.nesterov are SGD's; {spec.name} has weight_decay and betas.")
     groups: dict[tuple[float, bool, bool, float, bool], list[nn.Parameter]] = {}
     kind_of = kinds(model, spec)
     head_decay = spec.weight_decay if spec.head_weight_decay is None else spec.head_weight_decay
@@ -117,8 +139,6 @@ def _one(name: str, groups: list[dict[str, Any]], spec: Optimiser, on_device: bo
     if name == "sgd":
         # torch has no fused SGD for sharded parameters
         sharded = any(hasattr(group["params"][0], "full_tensor") for group in groups)
-        if spec.weight_decay:
-            raise ConfigError("SGD is the paper's, without weight decay: set it to 0. optimiser.l2 is a coupled one.")
         return torch.optim.SGD(groups, lr=spec.rate, momentum=spec.momentum, nesterov=spec.nesterov, fused=not sharded)
     if name == "lamb":
         return Lamb(groups, lr=spec.rate, betas=spec.betas, eps=spec.eps)

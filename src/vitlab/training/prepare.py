@@ -2,9 +2,9 @@
 
 import contextlib
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -20,7 +20,7 @@ from vitlab.data.contract import DataSet, Split
 from vitlab.data.loader import Loader, evaluation_batches
 from vitlab.data.open import hold_out, open_data
 from vitlab.data.order import EvaluationOrder, Order, balanced_weights
-from vitlab.data.resident import ResidentFeed, common_size, load_pixels, whole_pictures
+from vitlab.data.resident import Pixels, ResidentFeed, common_size, load_inputs, load_pixels
 from vitlab.models.contract import Model
 from vitlab.models.create import create
 from vitlab.objectives.contract import Objective
@@ -29,7 +29,6 @@ from vitlab.objectives.supervised import Supervised, one_hot
 from vitlab.training.adapters import choose
 from vitlab.training.distribution import World
 from vitlab.training.recipe import ModelChoice, Recipe
-from vitlab.training.step import Feed
 from vitlab.weights.load import load
 
 RESIDENT_LIMIT = {"cuda": 0.25, "cpu": 0.1}  # the share of the device's memory that a resident set may take
@@ -95,7 +94,7 @@ def build_model(recipe: Recipe, dataset: DataSet) -> Model:
     elif spec.pretrained:  # also where the classes are as many: they are others
         for parameter in _last_layers(model, dataset.num_classes):
             torch.nn.init.zeros_(parameter)
-    model.labels = dataset.classes
+    model.labels, model.multi_label = dataset.classes, dataset.multi_label
     if recipe.loss.head_bias:
         for name, parameter in model.head.named_parameters():
             if name.endswith("bias"):
@@ -126,13 +125,25 @@ def _last_layers(model: Model, num_classes: int) -> Iterator[torch.nn.Parameter]
             yield from module.parameters(recurse=False)
 
 
+def loss_kind(recipe: Recipe, split: Split) -> Literal["softmax", "sigmoid"]:
+    """The recipe's loss, or the one for as many labels as the split's images have."""
+    several = split.labels.ndim == 2
+    if recipe.loss.kind == "auto":
+        return "sigmoid" if several else "softmax"
+    if several and recipe.loss.kind == "softmax":
+        raise ConfigError("loss.kind softmax is for one label an image, and these have several: leave it out.")
+    return recipe.loss.kind
+
+
 def build_objective(recipe: Recipe, parts: Parts, dataset: DataSet, model: Model) -> Objective:
     """The recipe's loss, with its teacher's; class weights are the inverse of the training counts, 1 on average."""
     weights, num_classes = None, dataset.num_classes
     if recipe.loss.class_weights:
         counts = np.maximum(parts.train.counts(num_classes), 1)
         weights = torch.tensor(counts.sum() / (num_classes * counts), dtype=torch.float32)
-    base = Supervised(recipe.loss.kind, label_smoothing=recipe.loss.label_smoothing, class_weights=weights)
+    base = Supervised(
+        loss_kind(recipe, parts.train), label_smoothing=recipe.loss.label_smoothing, class_weights=weights
+    )
     spec = recipe.teacher
     if spec.source is None:
         return base
@@ -162,7 +173,7 @@ def _order(source: str, teacher: Model, dataset: DataSet) -> list[int] | None:
     return [names.index(name) for name in dataset.classes]
 
 
-def resident_pixels(recipe: Recipe, split: Split, device: torch.device, say: Callable[[str], None]) -> Tensor | None:
+def resident_pixels(recipe: Recipe, split: Split, device: torch.device, say: Callable[[str], None]) -> Pixels | None:
     """The split's bytes on the device where the recipe wants them there, or where they fit and it does not say."""
     wanted = recipe.data.resident
     if wanted is False:
@@ -173,8 +184,18 @@ def resident_pixels(recipe: Recipe, split: Split, device: torch.device, say: Cal
             raise ConfigError("data.resident needs images of one size that fit in memory: leave it out for this set.")
         return None
     say(f"Reading {len(split)} images of {size[0]} x {size[1]} into memory.")
-    pixels = load_pixels(split)
+    pixels = load_pixels(split, size, recipe.data.max_unreadable)
     return None if pixels is None else pixels.to(device)
+
+
+def resident_inputs(
+    recipe: Recipe, split: Split, preprocess: Preprocess, device: torch.device, say: Callable[[str], None]
+) -> Pixels | None:
+    """What an evaluated part's images are to the model, on the device, where they fit."""
+    if _too_large(split, preprocess.size, device):
+        return None
+    say(f"Reading {len(split)} images of {preprocess.size[0]} x {preprocess.size[1]} into memory.")
+    return load_inputs(split, preprocess, recipe.data.max_unreadable).to(device)
 
 
 def _too_large(split: Split, size: tuple[int, int], device: torch.device) -> bool:
@@ -185,12 +206,12 @@ def _too_large(split: Split, size: tuple[int, int], device: torch.device) -> boo
 def build_feed(
     recipe: Recipe,
     split: Split,
-    pixels: Tensor | None,
+    pixels: Pixels | None,
     preprocess: Preprocess,
     num_classes: int,
     world: World,
     start: int,
-) -> Feed:
+) -> "ResidentFeed | LoaderFeed":
     """Training batches from `start` on: made on the device, or by worker processes."""
     weights = balanced_weights(split.labels) if recipe.data.balanced else None
     order = Order(recipe.seed, len(split), repeats=recipe.data.repeats, weights=weights)
@@ -253,16 +274,21 @@ class LoaderFeed:
         images = erase(self.augmentation, images, places, self.key)
         return mix(self.augmentation, images, targets, places, self.key)
 
+    @property
+    def damaged(self) -> Mapping[int, str]:
+        """What could not be read so far."""
+        return self.loader.damaged
+
     def close(self) -> None:
         self.loader.close()
 
 
 def score(
-    model: Model, split: Split, pixels: Tensor | None, recipe: Recipe, world: World, autocast: Callable[[], Any]
+    model: Model, split: Split, pixels: Pixels | None, recipe: Recipe, world: World, autocast: Callable[[], Any]
 ) -> dict[str, float]:
     """Accuracy and loss over a split, each sample once; `score` is what selects: accuracy, or minus the loss."""
     sums = torch.zeros(3, dtype=torch.float64, device=world.device)  # loss, right, count
-    objective = Supervised(recipe.loss.kind)
+    objective = Supervised(loss_kind(recipe, split))
     with torch.no_grad(), autocast(), _evaluating(model):  # inference mode does not go with sharded models
         for images, labels, counts in _evaluation(model, split, pixels, recipe, world):
             logits = model(images).float()
@@ -278,7 +304,7 @@ def score(
 
 
 def _evaluation(
-    model: Model, split: Split, pixels: Tensor | None, recipe: Recipe, world: World
+    model: Model, split: Split, pixels: Pixels | None, recipe: Recipe, world: World
 ) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
     """A process's share of a split: images, labels, and which of them count.
 
@@ -302,7 +328,8 @@ def _evaluation(
     labels, order = torch.from_numpy(split.labels).to(world.device), EvaluationOrder(len(split), size, world.size)
     for step in range(len(order)):
         indices, counts = (torch.from_numpy(part).to(world.device) for part in order.batch(step, world.rank))
-        yield whole_pictures(pixels[indices], model.preprocess), labels[indices], counts
+        readable = counts if pixels.whole is None else counts & pixels.whole[indices]
+        yield model.preprocess.normalise(pixels.values[indices]), labels[indices], readable
 
 
 def workers(recipe: Recipe) -> int:
@@ -312,11 +339,13 @@ def workers(recipe: Recipe) -> int:
 
 @contextlib.contextmanager
 def _evaluating(model: Model) -> Iterator[None]:
+    modes = {module: module.training for module in model.modules()}
     model.eval()
     try:
         yield
     finally:
-        model.train()
+        for module, mode in modes.items():
+            module.training = mode
         if isinstance(model, FSDPModule):
             model.reshard()  # what was gathered here must not outlive the weights that it was gathered from
 

@@ -3,7 +3,9 @@
 from dataclasses import dataclass, field
 from typing import Literal
 
+from vitlab.core.errors import ConfigError
 from vitlab.data.augmentation import Augmentation
+from vitlab.training.durations import parse
 from vitlab.training.optimisers import Optimiser
 from vitlab.training.schedules import Schedule
 
@@ -36,14 +38,24 @@ class DataChoice:
     resident: bool | None = None  # the whole set decoded on the device; None: where it fits
     balanced: bool = False  # every class drawn equally often
     repeats: int = 1  # repeated augmentation
-    max_unreadable: float = 0.01  # the fraction of files that may be unreadable
+    max_unreadable: float = 0.01  # the fraction of files that may be unreadable; ten always may, unless it is 0
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.val_fraction < 1:
+            raise ConfigError(f"data.val_fraction must be at least 0 and below 1, not {self.val_fraction}.")
+        if self.workers is not None and self.workers < 0:
+            raise ConfigError(f"data.workers must not be negative: {self.workers}.")
+        if self.repeats < 1:
+            raise ConfigError(f"data.repeats must be at least 1, not {self.repeats}.")
+        if not 0 <= self.max_unreadable <= 1:
+            raise ConfigError(f"data.max_unreadable must be between 0 and 1, not {self.max_unreadable}.")
 
 
 @dataclass(frozen=True, kw_only=True)
 class Loss:
     """Cross-entropy over classes that exclude each other (softmax) or do not (sigmoid)."""
 
-    kind: Literal["softmax", "sigmoid"] = "softmax"
+    kind: Literal["auto", "softmax", "sigmoid"] = "auto"  # auto: the sigmoid where images have several labels
     label_smoothing: float = 0.0
     class_weights: bool = False  # weigh classes by the inverse of their counts
     head_bias: float = 0.0  # where the head's bias starts; -10 with the sigmoid in the official code
@@ -86,3 +98,13 @@ class Recipe:
     max_skipped: int = 10  # steps in a row that may be skipped because something was not finite
     keep: Literal["best", "last"] = "best"  # which weights become `model/`; best: by the held-out part
     tracker: Literal["none", "mlflow", "wandb"] = "none"
+
+    def __post_init__(self) -> None:
+        for name in ("batch_size", "accumulate", "patience", "max_skipped"):
+            value = getattr(self, name)
+            if value is not None and value < 1:
+                raise ConfigError(f"{name} must be at least 1, not {value}.")
+        if not 0 <= self.seed < 2**64:
+            raise ConfigError(f"seed must be a whole number from 0 to 2^64 - 1, not {self.seed}.")
+        for duration in (self.evaluate_every, self.checkpoint_every, self.log_every):
+            parse(duration)

@@ -4,7 +4,7 @@ import contextlib
 import fcntl
 import os
 import signal
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -46,14 +46,16 @@ def read_json(path: Path) -> dict[str, Any]:
         raise RunError(str(error)) from error
 
 
-def differences(old: Mapping[str, Any], new: Mapping[str, Any], prefix: str = "") -> list[str]:
-    """The fields in which two recipes differ, as 'optimiser.rate: 0.001, now 0.002'."""
+def differences(
+    old: Mapping[str, Any], new: Mapping[str, Any], prefix: str = "", *, free: Collection[str] = ()
+) -> list[str]:
+    """The fields in which two recipes differ, but for free ones, as 'optimiser.rate: 0.001, now 0.002'."""
     found: list[str] = []
     for name in {**old, **new}:
         before, after = old.get(name), new.get(name)
         if isinstance(before, Mapping) and isinstance(after, Mapping):
-            found += differences(before, after, f"{prefix}{name}.")
-        elif before != after:
+            found += differences(before, after, f"{prefix}{name}.", free=free)
+        elif before != after and f"{prefix}{name}" not in free:
             found.append(f"{prefix}{name}: {before!r}, now {after!r}")
     return found
 

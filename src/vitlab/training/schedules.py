@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from vitlab.core.errors import ConfigError
-from vitlab.training.durations import Pace, steps
+from vitlab.training.durations import Pace, parse, steps
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -24,6 +24,18 @@ class Schedule:
     drops: tuple[str, ...] = ("30%", "60%", "90%")  # staircase
     drop: float = 0.1  # staircase
     end: float = 0.0
+
+    def __post_init__(self) -> None:
+        if parse(self.total)[0] == 0:
+            raise ConfigError(f"A run of '{self.total}' has no steps: make it longer.")
+        for duration in (self.warmup, self.cooldown, self.timescale, *self.drops):
+            parse(duration)
+        if self.kind == "rsqrt" and parse(self.timescale)[0] == 0:
+            raise ConfigError(f"schedule.timescale must be longer than '{self.timescale}': the rate would be 0.")
+        if not 0 <= self.end <= 1:
+            raise ConfigError(f"schedule.end is a factor of the base rate between 0 and 1, not {self.end}.")
+        if not 0 < self.drop <= 1:
+            raise ConfigError(f"schedule.drop is a factor above 0 and at most 1, not {self.drop}.")
 
 
 @dataclass(frozen=True)
@@ -68,16 +80,12 @@ def resolve(schedule: Schedule, pace: Pace) -> ResolvedSchedule:
         raise ConfigError(
             f"Warm-up ({warmup} steps) and cool-down ({cooldown}) exceed the run ({total} steps): shorten them."
         )
-    if not 0 <= schedule.end <= 1:
-        raise ConfigError(f"schedule.end is a factor of the base rate between 0 and 1, not {schedule.end}.")
-    if not 0 < schedule.drop <= 1:
-        raise ConfigError(f"schedule.drop is a factor above 0 and at most 1, not {schedule.drop}.")
     return ResolvedSchedule(
         schedule.kind,
         total,
         warmup,
         cooldown,
-        steps(schedule.timescale, pace, total=total),
+        max(steps(schedule.timescale, pace, total=total), 1),
         schedule.end,
         tuple(steps(at, pace, total=total) for at in schedule.drops),
         schedule.drop,

@@ -2,13 +2,16 @@
 
 import contextlib
 import dataclasses
+import errno
 import functools
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
 
 import torch
+from safetensors import SafetensorError
 from torch import Tensor
 from torch.distributed.checkpoint.state_dict import StateDictOptions, get_model_state_dict
 
@@ -23,11 +26,11 @@ from vitlab.models.contract import Model
 from vitlab.models.cost import count_parameters
 from vitlab.models.create import empty_model
 from vitlab.training import checkpoints, loop, prepare
-from vitlab.training.adapters import merged
+from vitlab.training.adapters import hold_still, merged
 from vitlab.training.average import Average
 from vitlab.training.batch_norm import synchronise
 from vitlab.training.captured import CapturedStepper, can_capture
-from vitlab.training.distribution import World, join, resolve_spread, spread
+from vitlab.training.distribution import World, count_of, join, resolve_spread, spread
 from vitlab.training.durations import Pace, steps
 from vitlab.training.log import ProgressView, open_sinks
 from vitlab.training.muon import Muon
@@ -42,6 +45,8 @@ from vitlab.weights.load import load, save
 # Parameters below which a CPU's threads wait for each other longer than they work: on a machine with other work, ten
 # times as long.
 ONE_THREAD = 1_000_000
+LOOK_AT = 100  # images of each part that are decoded before a run starts, to say whether some cannot be
+HOW = frozenset({"spread", "compile", "data.workers", "data.resident", "tracker"})  # may change: not what is computed
 # what gloo's and NCCL's errors say when the other end is gone
 LOST_PEER = ("Connection closed by peer", "Connection reset by peer", "Broken pipe", "NCCL")
 
@@ -60,17 +65,20 @@ class Outcome:
 def train(recipe: Recipe, folder: Path, *, device: str | None = None, show: bool = True) -> Outcome:
     """A new run in a folder that holds none yet."""
     if (folder / "recipe.json").exists():
-        raise RunError(f"{folder} holds a run already: go on with it (--resume), or choose another folder.")
+        raise RunError(
+            f"{folder} holds a run already: go on with it (vitlab train --resume '{folder}'), or choose another folder."
+        )
     return _run(recipe, folder, device=device, show=show)
 
 
 def resume(folder: Path, *, recipe: Recipe | None = None, device: str | None = None, show: bool = True) -> Outcome:
-    """Go on with a run from its last checkpoint; a recipe that differs from the run's is refused."""
+    """Go on with a run from its last checkpoint; a recipe that is not the run's is refused, but for how it is run."""
     saved = read_json(folder / "recipe.json")
-    same = from_dict(Recipe, saved, where=str(folder / "recipe.json"))
-    if recipe is not None and (changed := differences(saved, to_dict(recipe))):
+    chosen = from_dict(Recipe, saved, where=str(folder / "recipe.json")) if recipe is None else recipe
+    first = read_json(folder / "environment.json").get("recipe", saved)
+    if changed := differences(first, to_dict(chosen), free=HOW):
         raise RunError(f"The recipe is not the one that {folder} was started with: {'; '.join(changed)}.")
-    return _run(same, folder, device=device, show=show)
+    return _run(chosen, folder, device=device, show=show)
 
 
 def _run(recipe: Recipe, folder: Path, *, device: str | None, show: bool) -> Outcome:
@@ -84,9 +92,17 @@ def _run(recipe: Recipe, folder: Path, *, device: str | None, show: bool) -> Out
             torch.distributed.barrier()
         dataset = prepare.open_parts(recipe)
         if world.first:
-            _record(recipe, folder, dataset)
+            _check_data(recipe, folder, dataset)
         try:
             return _train(recipe, folder, dataset, world, stop, show=show and world.first, stack=stack)
+        except (OSError, SafetensorError) as error:
+            if os.strerror(errno.ENOSPC) not in str(error):
+                raise
+            kept = checkpoints.last_good(folder / "checkpoints")
+            raise checkpoints.DiskFullError(
+                f"The disk of {folder} is full: make room and go on (vitlab train --resume '{folder}'); of checkpoints"
+                f" {kept}."
+            ) from error
         except RuntimeError as error:
             if world.size == 1 or not any(sign in str(error) for sign in LOST_PEER):
                 raise
@@ -97,19 +113,22 @@ def _run(recipe: Recipe, folder: Path, *, device: str | None, show: bool) -> Out
             ) from error
 
 
+def _check_data(recipe: Recipe, folder: Path, dataset: DataSet) -> None:
+    path = folder / "data.json"
+    if path.exists() and read_json(path)["fingerprint"] != dataset.fingerprint:
+        raise RunError(
+            f"The data ({recipe.data.source}) changed since {folder} was started: bring the old state back, or start a"
+            " new run."
+        )
+
+
 def _record(recipe: Recipe, folder: Path, dataset: DataSet) -> None:
-    """Write what the run is, or check that it still is what it was."""
-    data = {"name": dataset.name, "fingerprint": dataset.fingerprint, "classes": list(dataset.classes)}
-    if (folder / "data.json").exists():
-        if read_json(folder / "data.json")["fingerprint"] != dataset.fingerprint:
-            raise RunError(
-                f"The data ({recipe.data.source}) changed since {folder} was started: bring the old state back, or"
-                " start a new run."
-            )
-        return
-    write_json(folder / "recipe.json", to_dict(recipe))
-    write_json(folder / "environment.json", environment(decoder_name()))
-    write_json(folder / "data.json", data)
+    """Write what the run is; the recipe a second time, to tell whether it was changed."""
+    if not (folder / "data.json").exists():
+        data = {"name": dataset.name, "fingerprint": dataset.fingerprint, "classes": list(dataset.classes)}
+        write_json(folder / "environment.json", {**environment(decoder_name()), "recipe": to_dict(recipe)})
+        write_json(folder / "recipe.json", to_dict(recipe))
+        write_json(folder / "data.json", data)
 
 
 def _train(
@@ -127,12 +146,13 @@ def _train(
     schedule = resolve(recipe.schedule, pace)
     view = ProgressView(schedule.total, 0, shown=show)
     stack.callback(view.close)
-    for line in describe(dataset).lines():
+    for line in describe(dataset, look=LOOK_AT if show else 0).lines():
         view.say(line)
 
     model = prepare.build_model(recipe, dataset).to(world.device).train()
     if (note := synchronise(model, world)) is not None:
         view.say(note)
+    hold_still(model)
     if world.device.type == "cpu" and count_parameters(model) < ONE_THREAD:
         stack.callback(torch.set_num_threads, torch.get_num_threads())
         torch.set_num_threads(1)
@@ -152,10 +172,11 @@ def _train(
     if recipe.compile:
         torch._dynamo.reset()  # an earlier run's sizes in this process would make this one's variable
         module.compile(options=compile_options(world.device))
-    pixels = {
-        name: None if split is None else prepare.resident_pixels(recipe, split, world.device, view.say)
-        for name, split in (("train", parts.train), ("val", parts.val), ("test", parts.test))
-    }
+        view.say("The model is compiled with its first step, which may take a minute or two.")
+    pixels = {"train": prepare.resident_pixels(recipe, parts.train, world.device, view.say)}
+    for name, split in (("val", parts.val), ("test", parts.test)):
+        if pixels["train"] is not None and split is not None:
+            pixels[name] = prepare.resident_inputs(recipe, split, model.preprocess, world.device, view.say)
     feed = prepare.build_feed(
         recipe, parts.train, pixels["train"], model.preprocess, dataset.num_classes, world, state.progress.step
     )
@@ -179,6 +200,8 @@ def _train(
     stepper = CapturedStepper(**arguments) if can_capture(arguments) else Stepper(**arguments)
     if recipe.compile and isinstance(stepper, CapturedStepper):
         stepper.compile()
+    if world.first:
+        _record(recipe, folder, dataset)
     sinks = open_sinks(folder, recipe.name, recipe.tracker, after=state.progress.step) if world.first else []
     for sink in sinks:
         stack.callback(sink.close)
@@ -190,7 +213,7 @@ def _train(
     def validate() -> Mapping[str, float]:
         assert parts.val is not None
         with _averaged(state):
-            return prepare.score(model, parts.val, pixels["val"], recipe, world, autocast)
+            return prepare.score(model, parts.val, pixels.get("val"), recipe, world, autocast)
 
     def save_model() -> None:
         with _averaged(state):
@@ -221,14 +244,25 @@ def _train(
             torch.distributed.barrier()
         if parts.test is not None:
             kept = load(folder / "model").to(world.device)  # the weights that are handed out, the best or the last
-            tested = prepare.score(kept, parts.test, pixels["test"], recipe, world, autocast)
+            tested = prepare.score(kept, parts.test, pixels.get("test"), recipe, world, autocast)
             scores = {f"test {name}": value for name, value in tested.items()}
+            if left := len(parts.test) - int(tested["count"]):
+                view.say(f"{left:,} of {len(parts.test):,} test images could not be read: they are left out.")
         if state.progress.best_score is not None:
             scores["best val score"] = state.progress.best_score
-        if world.first:
-            write_json(
-                folder / "result.json", {**scores, **dataclasses.asdict(state.progress), "reason": ending.reason}
+        if state.progress.skipped:
+            view.say(
+                f"{state.progress.skipped:,} of {state.progress.step:,} steps were left out: loss or gradients were not"
+                " finite."
             )
+        unreadable = count_of(world, feed.damaged, len(parts.train))
+        if unreadable:
+            view.say(
+                f"{unreadable:,} of {len(parts.train):,} training images could not be read: others took their places."
+            )
+        if world.first:
+            ended = {"reason": ending.reason, "unreadable": unreadable}
+            write_json(folder / "result.json", {**scores, **dataclasses.asdict(state.progress), **ended})
     return Outcome(folder, ending.reason, ending.status, state.progress.step, scores)
 
 
@@ -253,7 +287,7 @@ def _export(model: Model, path: Path, world: World) -> None:
     if world.first:
         whole = empty_model(model.config, model.preprocess)
         whole.load_state_dict(merged(cast("Mapping[str, Tensor]", weights)), assign=True)
-        whole.labels = model.labels
+        whole.labels, whole.multi_label = model.labels, model.multi_label
         save(whole, path)
 
 

@@ -23,6 +23,7 @@ class Progress:
     best_loss: float | None = None
     best_step: int | None = None
     stale: int = 0  # evaluations since the best one
+    evaluated: int = 0  # the step of the last evaluation
     seconds: float = 0.0
     sums: dict[str, float] = field(default_factory=dict)  # of the metrics since they were last logged
     summed: int = 0  # the steps in those sums

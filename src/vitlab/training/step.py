@@ -52,16 +52,17 @@ class Stepper:
         self.last_batch: Batch | None = None
 
     def gradients(self, batch: Batch, step: int) -> tuple[Tensor, Metrics]:
-        """The gradients of the mean loss over the batch, in parts; loss and metrics are means over the parts."""
+        """The gradients of the mean loss over the batch, in parts; loss and metrics are means over its images."""
         for parameter in self.parameters:
             parameter.grad = None
         totals: dict[str, Tensor] = {}
         parts = batch.parts(self.accumulate)
         for i, part in enumerate(parts):
+            share = len(part.images) / len(batch.images)
             with without_sync(self.module, i < len(parts) - 1), self.autocast():
-                loss, metrics = self.state.objective.backward(self.module, part, step, scale=1 / len(parts))
+                loss, metrics = self.state.objective.backward(self.module, part, step, scale=share)
             for name, value in {"loss": loss, **metrics}.items():
-                totals[name] = totals[name] + value / len(parts) if name in totals else value / len(parts)
+                totals[name] = totals[name] + value * share if name in totals else value * share
         return totals.pop("loss"), totals
 
     def __call__(self, step: int, rate: float) -> bool:

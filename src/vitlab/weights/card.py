@@ -91,7 +91,8 @@ def card_of(folder: Path, name: str, *, license: str | None = None, source: str 
     preprocess = from_dict(Preprocess, read_json(folder / "preprocess.json"), where=str(folder / "preprocess.json"))
     model = empty_model(config, preprocess)
     if (folder / "labels.json").exists():
-        model.labels = tuple(read_json(folder / "labels.json")["labels"])
+        said = read_json(folder / "labels.json")
+        model.labels, model.multi_label = tuple(said["labels"]), said.get("multi_label") is True
     return model_card(model, name, run=run_facts(folder.parent), license=license, source=source)
 
 
@@ -172,7 +173,10 @@ def _section(title: str, lines: Sequence[str]) -> list[str]:
 def _what(model: Model) -> list[str]:
     height, width = model.config.image_size
     classes, family = model.config.num_classes, FAMILIES.get(family_name(model.config), family_name(model.config))
-    does = f"tells {classes:,} classes of pictures apart" if classes else "turns pictures into feature vectors"
+    does = "turns pictures into feature vectors"
+    if classes:
+        kinds = f"{classes:,} classes"
+        does = f"says which of {kinds} are in a picture" if model.multi_label else f"tells {kinds} of pictures apart"
     return [
         (
             f"A {family} with {count_parameters(model):,} parameters that {does}, at {height} x {width} px. It is a"

@@ -122,6 +122,8 @@ def notes_of(model: Model, form: Form) -> dict[str, str]:
     }
     if model.labels is not None:
         notes["labels"] = json.dumps(list(model.labels), ensure_ascii=False)
+    if model.multi_label:
+        notes["probabilities"] = "a sigmoid of each class's logit"
     return notes
 
 

@@ -52,6 +52,7 @@ class Contents:
     labels: tuple[str, ...] | None = None
     assumed: list[str] = field(default_factory=list)
     tensors: TensorFile | None = None  # what the rules name, where it is not the file as it is: layers unstacked, say
+    multi_label: bool = False
 
 
 class Format(ABC):

@@ -28,6 +28,7 @@ from vitlab.weights.hf_settings import (
     kind_of,
     read_config,
     read_labels,
+    several_labels,
     vision_settings,
     write_labels,
     write_settings,
@@ -65,7 +66,9 @@ class HuggingFace(Format):
         found = rules(config, kind, tower, names, location.where)
         if values.get("pooler_act", "tanh") != "tanh":  # else whoever asks for a representation gets the pooler
             found = [rule for rule in found if not rule.ours.startswith("representation.")]
-        return Contents(config, found, preprocess, read_labels(settings, where), assumed)
+        return Contents(
+            config, found, preprocess, read_labels(settings, where), assumed, multi_label=several_labels(settings)
+        )
 
     def write(self, model: Model, path: Path) -> None:
         config = plain_vit(model, self.name)
@@ -91,7 +94,7 @@ class HuggingFace(Format):
         if kind == "dinov2_with_registers":  # which always has one; it plays no part outside pre-training
             tensors[f"{tower}embeddings.mask_token"] = torch.zeros(1, config.width)
         with atomic_folder(path) as folder:
-            write_json(folder / "config.json", {**settings, **write_labels(model.labels, config.num_classes)})
+            write_json(folder / "config.json", {**settings, **write_labels(model)})
             write_json(folder / "preprocessor_config.json", write_preprocess(model.preprocess))
             save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})
 

@@ -16,7 +16,7 @@ from vitlab.models.cvt import CvTConfig
 from vitlab.weights.format import Contents, Format, Location, cannot_hold, check_holds, layer_indices
 from vitlab.weights.hf_preprocess import DEFAULTS as PREPROCESS
 from vitlab.weights.hf_preprocess import find_preprocess, write_preprocess
-from vitlab.weights.hf_settings import read_labels, write_labels
+from vitlab.weights.hf_settings import read_labels, several_labels, write_labels
 from vitlab.weights.mapping import Rule, reshaped, same, to_theirs
 from vitlab.weights.native import check_replaceable, write_json
 
@@ -197,7 +197,14 @@ class HuggingFaceCvT(Format):
         found = rules(config, TRANSFORMERS, tower)
         if f"{TRANSFORMERS.norm}.weight" not in shapes:  # CvtModel, which ends before the norm
             found = [rule for rule in found if not rule.ours.startswith("norm.")]
-        return Contents(config, found, preprocess.with_size(size), read_labels(settings, where), assumed)
+        return Contents(
+            config,
+            found,
+            preprocess.with_size(size),
+            read_labels(settings, where),
+            assumed,
+            multi_label=several_labels(settings),
+        )
 
     def write(self, model: Model, path: Path) -> None:
         config = model.config
@@ -222,7 +229,7 @@ class HuggingFaceCvT(Format):
         read_back = config_of(shapes, TRANSFORMERS, TOWER, _check_settings(settings, str(path)), str(path))
         fixed = {"image_size": config.image_size, "gelu": "exact"}
         check_holds(self.name, config, replace(read_back, fixed, where=str(path)))
-        labels = write_labels(model.labels, config.num_classes) or {"id2label": {}, "label2id": {}}
+        labels = write_labels(model) or {"id2label": {}, "label2id": {}}
         with atomic_folder(path) as folder:
             write_json(folder / "config.json", {**settings, **labels})
             write_json(folder / "preprocessor_config.json", write_preprocess(model.preprocess))

@@ -6,6 +6,7 @@ from typing import Any
 
 from vitlab.core.config import from_dict
 from vitlab.core.errors import CheckpointError
+from vitlab.models.contract import Model
 from vitlab.models.vit import Gelu, ViTConfig
 
 Shapes = Mapping[str, tuple[int, ...]]
@@ -19,6 +20,8 @@ GELUS: dict[str, Gelu] = {
     "quick_gelu": "quick",
 }
 ACTS: dict[Gelu, str] = {"exact": "gelu", "tanh": "gelu_pytorch_tanh", "quick": "quick_gelu"}
+
+MULTI_LABEL = "multi_label_classification"  # its name for images that may have several classes
 
 SIZES: dict[str, Any] = {
     "hidden_size": 768,
@@ -214,12 +217,19 @@ def read_labels(settings: Mapping[str, Any], where: str) -> tuple[str, ...] | No
     return None if all(label == f"LABEL_{i}" for i, label in enumerate(labels)) else labels
 
 
-def write_labels(labels: tuple[str, ...] | None, num_classes: int) -> dict[str, Any]:
+def several_labels(settings: Mapping[str, Any]) -> bool:
+    """Whether an image may have several classes."""
+    return settings.get("problem_type") == MULTI_LABEL
+
+
+def write_labels(model: Model) -> dict[str, Any]:
     """id2label and label2id, also for classes without names: transformers counts classes by them."""
-    if not num_classes:
+    if not model.config.num_classes:
         return {}
-    names = labels or tuple(f"LABEL_{i}" for i in range(num_classes))
-    return {"id2label": {str(i): name for i, name in enumerate(names)}, "label2id": {n: i for i, n in enumerate(names)}}
+    names = model.labels or tuple(f"LABEL_{i}" for i in range(model.config.num_classes))
+    several = {"problem_type": MULTI_LABEL} if model.multi_label else {}
+    by_number = {str(i): name for i, name in enumerate(names)}
+    return {"id2label": by_number, "label2id": {n: i for i, n in enumerate(names)}, **several}
 
 
 _CLASSIFIERS = ("classifier.weight", "cls_classifier.weight")

@@ -93,18 +93,20 @@ def quantise(source: Path, target: Path) -> int:
 
     Weights have a scale for each output; the scale of an input is found when it comes.
     """
-    onnx, quantization = onnx_file.imported("onnx"), onnx_file.imported("onnxruntime.quantization")
+    onnx = onnx_file.imported("onnx")
     model = onnx.load(str(source))
     del model.graph.value_info[:]  # among them shapes of weights that the quantiser turns round
     model.metadata_props.add(key=MARK, value="onnxruntime.quant")
-    quantization.quantize_dynamic(
-        model,
-        target,
-        op_types_to_quantize=list(PRODUCTS),
-        per_channel=True,
-        weight_type=quantization.QuantType.QInt8,
-        use_external_data_format=source.with_name(f"{source.name}.data").exists(),
-    )
+    with onnx_file.without_root_handler():
+        quantization = onnx_file.imported("onnxruntime.quantization")
+        quantization.quantize_dynamic(
+            model,
+            target,
+            op_types_to_quantize=list(PRODUCTS),
+            per_channel=True,
+            weight_type=quantization.QuantType.QInt8,
+            use_external_data_format=source.with_name(f"{source.name}.data").exists(),
+        )
     model = onnx.load(str(target), load_external_data=False)
     changed = sum(node.op_type == "MatMulInteger" for node in model.graph.node)
     if not changed:

@@ -23,7 +23,7 @@ from vitlab.weights import hub, surgery
 from vitlab.weights.format import Contents, Format, FormatOf, Location
 from vitlab.weights.imagenet import imagenet_labels
 from vitlab.weights.mapping import LoadReport, Rule, check_finite, check_shape
-from vitlab.weights.native import Native
+from vitlab.weights.native import Native, is_own
 from vitlab.weights.published import PUBLISHED
 from vitlab.weights.tensors import open_folder, open_tensors, read_json
 from vitlab.weights.timm_pretrained import load_timm, resized
@@ -92,6 +92,7 @@ def load(
         model = empty_model(new, preprocess)
         _fill(model, location, contents, report)
     model.labels = _labels(contents, new, location, report)
+    model.multi_label = contents.multi_label and not surgery.replaces_head(contents.config, new)
     model.load_report = report
     return _reported(model, location.where)
 
@@ -129,14 +130,17 @@ def locate(source: str | Path) -> Location:
             f" load one of its checkpoints.{near_matches(text, PUBLISHED)}"
         )
     raise CheckpointError(
-        f"'{text}' is no file, folder, hf-hub: source or checkpoint name.{near_matches(text, [*PUBLISHED, *ZOO])}"
+        f"'{text}' is no file, folder, hf-hub: source or checkpoint name.{near_matches(text, PUBLISHED)}"
     )
 
 
 def _folder(path: Path) -> Location:
     """A folder with config.json and weights; a run's folder stands for its `model/`."""
-    if not (path / "config.json").is_file() and (path / "model" / "config.json").is_file():
-        path = path / "model"
+    if not (path / "config.json").is_file():
+        if (path / "model" / "config.json").is_file():
+            path = path / "model"
+        elif (path / "recipe.json").is_file():
+            raise CheckpointError(f"{path}: this run has no model yet; go on with it (vitlab train --resume).")
     settings = read_json(path / "config.json") if (path / "config.json").is_file() else None
     return Location(open_folder(path), settings, path)
 
@@ -148,6 +152,10 @@ def _read(location: Location, hints: Mapping[str, Any]) -> Contents:
             if not isinstance(contents.config, TimmConfig):  # there, other names are arguments of timm's
                 check_names(type(contents.config), hints, where=location.where)
             return contents
+    if is_own(location.tensors.shapes):
+        raise CheckpointError(
+            f"{location.where}: these are vitlab's own weights without their config.json: give the whole folder."
+        )
     names = ", ".join(list(location.tensors)[:3])
     raise CheckpointError(
         f"{location.where}: the names in it ({names}, ...) belong to no checkpoint format that vitlab knows."

@@ -21,6 +21,7 @@ from vitlab.weights.tensors import PICKLES, read_json
 
 VERSION = 1
 FILES = ("config.json", "model.safetensors", "preprocess.json", "labels.json", card.NAME)
+FIRST = ("projection.weight", "units.0.conv1.weight", "embeddings.0.conv.weight", "stem.conv1.weight")
 
 
 @final
@@ -43,14 +44,15 @@ class Native(Format):
         config = from_dict(family_of(settings["family"]).config, settings["config"], where=str(where))
         preprocess_file, labels_file = location.folder / "preprocess.json", location.folder / "labels.json"
         preprocess = from_dict(Preprocess, read_json(preprocess_file), where=str(preprocess_file))
-        labels = None
+        labels, several = None, False
         if labels_file.exists():
-            names = read_json(labels_file).get("labels")
+            said = read_json(labels_file)
+            names, several = said.get("labels"), said.get("multi_label") is True
             if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
                 raise CheckpointError(f"{labels_file}: 'labels' must be a list of texts.")
             labels = tuple(names)
         names = empty_model(config).state_dict()
-        return Contents(config, [same(name, name) for name in names], preprocess, labels)
+        return Contents(config, [same(name, name) for name in names], preprocess, labels, multi_label=several)
 
     def write(self, model: Model, path: Path) -> None:
         check_replaceable(path, FILES, lambda settings: settings.get("format") == "vitlab")
@@ -64,9 +66,15 @@ class Native(Format):
             write_json(folder / "config.json", settings)
             write_json(folder / "preprocess.json", to_dict(model.preprocess))
             if model.labels is not None:
-                write_json(folder / "labels.json", {"labels": list(model.labels)})
+                several = {"multi_label": True} if model.multi_label else {}
+                write_json(folder / "labels.json", {"labels": list(model.labels), **several})
             save_file(_stored(model), folder / "model.safetensors", metadata={"format": "pt"})
             card.write(folder, card.own_text(path) or _card(model, path))
+
+
+def is_own(names: Collection[str]) -> bool:
+    """Whether tensors are named as our families name theirs: the first layer, and those of the first block."""
+    return any(first in names for first in FIRST) and any(name.startswith(("blocks.0.", "units.0.")) for name in names)
 
 
 def _stored(model: Model) -> dict[str, Tensor]:

@@ -89,6 +89,17 @@ def runner(path: Path) -> Callable[[Array], Array]:
 
 
 @contextlib.contextmanager
+def without_root_handler() -> Iterator[None]:
+    """onnxruntime's quantiser gives the root logger a handler where it has none, and every warning would come twice."""
+    nothing = logging.NullHandler()
+    logging.root.addHandler(nothing)
+    try:
+        yield
+    finally:
+        logging.root.removeHandler(nothing)
+
+
+@contextlib.contextmanager
 def _quietly() -> Iterator[None]:
     """Without what torch's converter and its optimiser say about themselves."""
     loggers = [logging.getLogger(name) for name in ("torch.onnx", "onnxscript", "onnx_ir")]

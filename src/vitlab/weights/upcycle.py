@@ -41,5 +41,5 @@ def upcycle(model: Model, *, seed: int = 0, **experts: Any) -> VMoE:
             value = dense[name.replace(".mlp.experts.", ".mlp.")].detach().cpu()
             state[name] = (value.expand(wanted.shape) if ".mlp.experts." in name else value).clone()
     sparse.load_state_dict(state, assign=True)
-    sparse.labels = model.labels
+    sparse.labels, sparse.multi_label = model.labels, model.multi_label
     return sparse.train(model.training)

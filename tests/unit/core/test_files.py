@@ -48,12 +48,14 @@ def test_permissions_follow_the_umask_and_not_the_temporary_file(tmp_path: Path)
     try:
         with atomic_file(tmp_path / "a.txt") as partial:
             partial.write_text("new")
-        with atomic_folder(tmp_path / "b"):
-            pass
+        with atomic_folder(tmp_path / "b") as folder:
+            (folder / "inside").mkdir(0o700)
+            (folder / "inside" / "a.safetensors").touch(0o600)
     finally:
         os.umask(before)
     assert stat.S_IMODE((tmp_path / "a.txt").stat().st_mode) == 0o640
-    assert stat.S_IMODE((tmp_path / "b").stat().st_mode) == 0o750
+    assert [stat.S_IMODE(path.stat().st_mode) for path in (tmp_path / "b", tmp_path / "b" / "inside")] == [0o750] * 2
+    assert stat.S_IMODE((tmp_path / "b" / "inside" / "a.safetensors").stat().st_mode) == 0o640
 
 
 def test_a_folder_replaces_the_old_one_whole(tmp_path: Path) -> None:

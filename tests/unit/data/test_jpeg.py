@@ -145,6 +145,27 @@ def test_reduced_decoding_is_near_decoding_and_resizing(
     assert np.abs(np.asarray(ours).astype(int) - np.asarray(reference)).mean() < 2.5
 
 
+@pytest.mark.parametrize("with_simplejpeg", [True, False])
+@pytest.mark.parametrize("orientation", range(1, 9))
+def test_a_turned_picture_is_cut_at_the_same_place_at_a_reduced_scale(
+    orientation: int, with_simplejpeg: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On a ramp of colours a place can be read off: red says the stored column, green the row."""
+    if not with_simplejpeg:
+        monkeypatch.setattr(jpeg, "simplejpeg", None)
+    y, x = np.mgrid[:969, :1315]
+    ramp = np.stack([x * 255 / 1315, y * 255 / 969, np.full_like(x, 128)], axis=-1)
+    raw = saved(Image.fromarray(ramp.round().astype(np.uint8)), quality=98, subsampling=0, exif=exif(orientation))
+    upright = pillow(raw).astype(float)
+    box = (61, 203, 512, 640)
+    found = open_picture(raw, "ramp").crop(box, (64, 64))
+    assert found.shape[:2] == (64, 80)
+    wanted = upright[61 : 61 + 512, 203 : 203 + 640]
+    levels = np.abs(found.mean(axis=(0, 1)) - wanted.mean(axis=(0, 1)))[:2]
+    pixels = levels * np.array([1315, 969]) / 255
+    assert (pixels <= 4.5).all(), pixels  # half a pixel of the reduced picture, and rounding
+
+
 def test_a_whole_picture_may_come_smaller_but_not_too_small() -> None:
     raw = saved(photo(301, 451))
     assert decode(raw, "it").shape == (301, 451, 3)

@@ -204,6 +204,11 @@ def test_no_readable_image_at_all_is_an_error(tmp_path: Path) -> None:
         batches(1, split_of(tmp_path, names), batch_size=2)
 
 
+def test_no_damaged_image_where_none_is_allowed() -> None:
+    with pytest.raises(DataError, match=r"1 of 10,000 .* 0 are allowed"):
+        Damage(10_000, 0.0).add([Damaged(3, "no 3")])
+
+
 def test_the_list_of_damaged_images_ends() -> None:
     damage = Damage(10_000, 0.01)
     damage.add(Damaged(number, f"no {number}") for number in range(100))

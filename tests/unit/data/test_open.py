@@ -2,7 +2,9 @@
 
 import ast
 import gzip
+import io
 import os
+import tarfile
 from pathlib import Path
 
 import numpy as np
@@ -183,6 +185,85 @@ def test_a_folder_called_digits(home: Path) -> None:
     assert dataset.classes == tuple("0123456789")
     assert any(str(home / "work" / "digits") in note for note in dataset.notes)
     assert open_data("./digits").classes == ("a", "b")
+
+
+def samples(path: Path) -> None:
+    """A tar of two images in two classes."""
+    with tarfile.open(path, "w") as archive:
+        for name in ("0.png", "0.cls", "1.png", "1.cls"):
+            stream = io.BytesIO()
+            Image.new("RGB", (4, 4)).save(stream, "PNG")
+            data = stream.getvalue() if name.endswith("png") else name[:1].encode()
+            info = tarfile.TarInfo(name)
+            info.size = len(data)
+            archive.addfile(info, io.BytesIO(data))
+
+
+@pytest.mark.parametrize("split", ["", "train"])
+@pytest.mark.parametrize(
+    ("stray", "text"),
+    [
+        ("backup.tar", ""),
+        ("photos.tar.gz", ""),
+        ("data.npy", ""),
+        ("meta.parquet", ""),
+        ("train.csv", ""),
+        ("train.csv", "path,label\n"),
+        ("train.csv", "path,label\nnowhere/1.png,a\n"),
+    ],
+)
+def test_class_folders_go_before_stray_files(home: Path, split: str, stray: str, text: str) -> None:
+    photos(home / "photos" / split, cat=3, dog=2)
+    (home / "photos" / stray).write_text(text)
+    dataset = open_data(home / "photos", val_fraction=0)
+    assert dataset.classes == ("cat", "dog")
+    assert dataset.splits["train"].labels.tolist() == [0, 0, 0, 1, 1]
+    assert f"1 file that is not an image was left out: {stray}." in dataset.notes
+
+
+def test_what_a_folder_holds_beside_images(home: Path) -> None:
+    root = photos(home / "set", images=2)  # one folder of images is no class folder
+    samples(root / "0.tar")
+    assert "Read as WebDataset tars" in open_data(root, val_fraction=0).notes[0]
+    (root / "0.tar").unlink()
+    np.save(root / "images.npy", np.zeros((2, 4, 4), np.uint8))
+    np.save(root / "labels.npy", [0, 1])
+    assert "Read as arrays" in open_data(root, val_fraction=0).notes[0]
+    (root / "train.csv").write_text("path,label\nimages/0.png,a\nimages/1.png,b\n")
+    for name in ("backup.tar", "0.npy"):
+        (root / name).touch()
+    photos(root, more=2)
+    dataset = open_data(root, val_fraction=0)  # a table that names what is there goes before all
+    assert dataset.classes == ("a", "b")
+    assert [Path(dataset.splits["train"].images.where(i)).name for i in range(2)] == ["0.png", "1.png"]
+
+
+def test_a_table_of_other_names_is_not_forgotten(home: Path) -> None:
+    root = photos(home / "set", train_images=2, test_images=2)  # no classes, whatever the table says
+    (root / "train.csv").write_text("image_id,label\n0,a\n1,b\n")
+    with pytest.raises(DataError, match=r"train.csv has the columns 'image_id', 'label'; expected"):
+        open_data(root)
+
+
+def test_a_damaged_table_is_not_forgotten(home: Path) -> None:
+    root = photos(home / "set", cat=2, dog=2)
+    (root / "train.csv").write_text("path,label\ncat/0.png,cat\ndog/0.png\n")
+    with pytest.raises(DataError, match=r"line 3: 1 cells where the header has 2"):
+        open_data(root)
+
+
+@pytest.mark.parametrize("archive", ["mnist.tar.gz", "mnist.tar", "x_train.npy", "train.csv", "meta.parquet"])
+def test_a_published_set_beside_its_archive(home: Path, archive: str) -> None:
+    mnist(home / "all" / "MNIST" / "raw")
+    for folder in (home / "all", home / "all" / "MNIST"):
+        (folder / archive).write_bytes(b"")
+        dataset = open_data(folder)
+        assert dataset.name == "mnist"
+        assert dataset.splits["test"].labels.tolist() == [*range(10), *range(10)]
+    mnist(home / "all" / "FashionMNIST" / "raw")
+    assert open_data(home / "all" / "FashionMNIST").name == "fashion-mnist"
+    with pytest.raises(DataError, match="several data sets, fashion-mnist, mnist"):
+        open_data(home / "all")
 
 
 def test_what_is_said(home: Path) -> None:

@@ -96,6 +96,32 @@ def test_other_kinds_of_values(tmp_path: Path) -> None:
             assert (got.reshape(3, 3, -1) == x[i][..., None]).all(), kind
 
 
+@pytest.mark.parametrize("save", [np.savez, np.savez_compressed])
+def test_sixteen_bits_are_told_by_the_whole_array(tmp_path: Path, save: object) -> None:
+    bytes_ = pixels(5, 3, 3)
+    wide = np.zeros((5, 3, 3), np.uint16)
+    wide[1], wide[4] = 255, 65535  # a dark picture beside a bright one is 16 bits too
+    for values, expected in (
+        (bytes_.astype(np.uint16), bytes_),
+        (wide, (wide / 257).round()),
+        (bytes_ * 0, bytes_ * 0),
+    ):
+        for order in "<>":
+            save(tmp_path / "a.npz", images=values.astype(f"{order}u2"), labels=[0, 1, 0, 1, 0])  # pyright: ignore[reportCallIssue]
+            images = pickle.loads(pickle.dumps(open_data(tmp_path / "a.npz", val_fraction=0).splits["train"].images))
+            for i in range(5):
+                assert (np.asarray(images.read(i)).reshape(3, 3, -1) == expected[i][..., None]).all()
+
+
+def test_a_sample_tells_sixteen_bits(tmp_path: Path) -> None:
+    values = np.zeros((200, 2, 2), np.uint16)
+    values[1] = 300  # not among the 64 that are looked at
+    np.savez(tmp_path / "a.npz", images=values, labels=np.arange(200) % 2)
+    images = open_data(tmp_path / "a.npz", val_fraction=0).splits["train"].images
+    with pytest.raises(ImageError, match=r"image 1 of .* from 300 to 300: save it as uint8"):
+        images.read(1)
+
+
 def test_transparency_is_laid_on_white(tmp_path: Path) -> None:
     x = pixels(2, 3, 3, 4)
     np.savez(tmp_path / "a.npz", images=x, labels=[0, 1])
@@ -151,6 +177,17 @@ class Evil:
         ({"images": np.full((3, 2, 2), "x"), "labels": [0, 1, 0]}, "must be numbers"),
         ({"images": pixels(3, 2, 2), "labels": [0, -1, 0]}, "negative"),
         ({"images": pixels(3, 2, 2), "labels": [0, 0.5, 0]}, "whole numbers or texts"),
+        ({"images": pixels(3, 2, 2), "labels": [0, np.nan, 0]}, "whole numbers or texts"),
+        ({"images": pixels(3, 2, 2), "labels": np.array([0, 2**63, 1], np.uint64)}, "9223372036854775808 is too large"),
+        ({"images": pixels(3, 2, 2), "labels": [0, 1e30, 1]}, "too large for a class number"),
+        (
+            {"images": pixels(3, 2, 2), "labels": [0, 1, 2], "classes": ["a", "a", "c"]},
+            "'classes' names a twice: give each class a name of its own",
+        ),
+        (
+            {"images": pixels(3, 2, 2), "labels": [[0, 1], [1, 1], [1, 0]], "class_names": ["a", "a"]},
+            "'class_names' names a twice",
+        ),
         ({"images": pixels(3, 2, 2), "labels": [[0, 2], [0, 1], [1, 1]]}, "columns of 0 and 1"),
         ({"images": pixels(3, 2, 2), "labels": [4, 4, 4]}, "one class only, '4'"),
         (

@@ -129,6 +129,39 @@ def test_binary_versions(tmp_path: Path) -> None:
     assert (dataset.splits["test"].images.read(3) == data[3].reshape(3, 32, 32).transpose(1, 2, 0)).all()
 
 
+def test_beside_their_archives(tmp_path: Path) -> None:
+    python = write_cifar10(tmp_path / "ten" / "cifar-10-batches-py")
+    binary = tmp_path / "binary" / "cifar-10-batches-bin"
+    binary.mkdir(parents=True)
+    for name, (data, labels) in python.items():
+        (binary / f"{name}.bin").write_bytes(np.column_stack([np.array(labels, np.uint8), data]).tobytes())
+    (binary / "batches.meta.txt").write_text("\n".join(TEN))
+    data, labels = rows(100)
+    hundred, bits = tmp_path / "hundred" / "cifar-100-python", tmp_path / "bits" / "cifar-100-binary"
+    for root in (hundred, bits):
+        root.mkdir(parents=True)
+    for name in ("train", "test"):
+        (hundred / name).write_bytes(python2({"fine_labels": labels, "coarse_labels": [0] * 100, "data": data}))
+        columns = [np.full(100, 7, np.uint8), np.array(labels, np.uint8), data]
+        (bits / f"{name}.bin").write_bytes(np.column_stack(columns).tobytes())
+    (hundred / "meta").write_bytes(python2({"fine_label_names": FINE, "coarse_label_names": COARSE}))
+    (bits / "fine_label_names.txt").write_text("\n".join(FINE))
+    for folder, archive in (
+        ("ten", "cifar-10-python.tar.gz"),
+        ("binary", "cifar-10-binary.tar.gz"),
+        ("hundred", "cifar-100-python.tar.gz"),
+        ("bits", "cifar-100-binary.tar.gz"),
+    ):
+        (tmp_path / folder / archive).touch()
+        dataset = open_data(tmp_path / folder)
+        ten = folder in ("ten", "binary")
+        assert dataset.classes == tuple(TEN if ten else FINE)
+        expected = python["test_batch"][1] if ten else labels
+        assert dataset.splits["test"].labels.tolist() == expected
+        picture = (python["test_batch"][0] if ten else data)[3].reshape(3, 32, 32).transpose(1, 2, 0)
+        assert (dataset.splits["test"].images.read(3) == picture).all()
+
+
 class Evil:
     def __init__(self, path: Path) -> None:
         self.path = path

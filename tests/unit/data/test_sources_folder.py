@@ -104,10 +104,31 @@ def test_what_is_left_out_is_told(tmp_path: Path) -> None:
     assert len(dataset.splits["train"]) == 7
     said = "\n".join(dataset.notes)
     assert "1 hidden file was left out" in said
-    assert "2 files that are not images were left out: cat/notes.txt, dog/broken.png" in said
+    assert "1 file that is not an image was left out: cat/notes.txt." in said
+    assert "1 link that leads nowhere was left out: dog/broken.png." in said
     assert "1 image in no class folder: loose.png" in said
     assert "1 folder holds no images: empty" in said
     assert "1 image is empty: dog/zero.png" in said
+
+
+@pytest.mark.parametrize("split", ["", "train"])
+def test_links_that_lead_up_are_not_followed(tmp_path: Path, split: str) -> None:
+    root = photos(tmp_path / "set" / split, cat=3, dog=4).parent / ("" if split else "set")
+    photos(tmp_path / "beside", more=2)
+    picture(tmp_path / "loose" / "x.png")
+    cat = tmp_path / "set" / split / "cat"
+    for name, target in (("up", ".."), ("top", tmp_path / "set"), ("above", tmp_path), ("far", tmp_path / "beside")):
+        (cat / name).symlink_to(target)
+    (tmp_path / "elsewhere").mkdir()
+    picture(tmp_path / "elsewhere" / "1.png")
+    (tmp_path / "elsewhere" / "back").symlink_to(tmp_path / "set")  # up by its place in the set, not on the disk
+    (tmp_path / "set" / split / "cow").symlink_to(tmp_path / "elsewhere")
+    (tmp_path / "set" / split / "all").symlink_to(".")
+    dataset = open_data(root, val_fraction=0)
+    assert dataset.classes == ("cat", "cow", "dog")
+    found = {(Path(name).relative_to(cat.parent).as_posix()) for name in names(dataset.splits["train"])}
+    expected = {f"cat/{i}.png" for i in range(3)} | {f"dog/{i}.png" for i in range(4)}
+    assert found == expected | {"cat/far/more/0.png", "cat/far/more/1.png", "cow/1.png"}
 
 
 def test_unreadable_images_are_found(tmp_path: Path) -> None:
@@ -122,7 +143,7 @@ def test_unreadable_images_are_found(tmp_path: Path) -> None:
     assert all(item.where == dataset.splits["train"].images.where(item.index) for item in found)
     assert "is empty" in found[2].reason
     text = str(describe(dataset, look=True))
-    assert "unreadable: 3 images" in text
+    assert "unreadable: 3 of all 9 images" in text
     assert "bad.jpg" in text
 
 

@@ -83,6 +83,55 @@ def test_several_labels(tmp_path: Path, package: Any) -> None:
     assert dataset.splits["train"].labels.tolist() == [[1, 0, 1], [0, 0, 0], [0, 1, 0]]
 
 
+def saved(package: Any, folder: Path, kind: Any, labels: list[Any]) -> Path:
+    kinds = package.Features({"image": package.Image(), "labels": kind})
+    rows = {"image": [{"bytes": png(i), "path": None} for i in range(len(labels))], "labels": labels}
+    package.Dataset.from_dict(rows, features=kinds).save_to_disk(str(folder))
+    return folder
+
+
+@pytest.mark.parametrize("kind", ["int64", "float32", "bool"])
+def test_a_0_or_1_for_each_class(tmp_path: Path, package: Any, kind: str) -> None:
+    several = [[1, 0, 1], [0, 0, 0], [0, 1, 0]]
+    dataset = open_data(saved(package, tmp_path / "a", package.Sequence(package.Value(kind)), several), val_fraction=0)
+    assert dataset.multi_label
+    assert dataset.classes == ("0", "1", "2")
+    assert dataset.splits["train"].labels.tolist() == several
+    one = [[0, 1], [1, 0], [0, 1]]
+    dataset = open_data(saved(package, tmp_path / "b", package.Sequence(package.Value(kind)), one), val_fraction=0)
+    assert not dataset.multi_label
+    assert dataset.splits["train"].labels.tolist() == [1, 0, 1]
+
+
+def test_lists_of_class_numbers(tmp_path: Path, package: Any) -> None:
+    numbers, named = package.Sequence(package.Value("int64")), package.Sequence(package.ClassLabel(names=["x", "y"]))
+    for i, (kind, labels, columns) in enumerate(
+        (
+            (numbers, [[0, 1], [1], []], [[1, 1], [0, 1], [0, 0]]),
+            (numbers, [[7, 0], [0, 3], [3, 7]], [[1, 0, 1], [1, 1, 0], [0, 1, 1]]),
+            (named, [[0, 1], [1, 1], [0, 0]], [[1, 1], [0, 1], [1, 0]]),
+        )
+    ):
+        dataset = open_data(saved(package, tmp_path / str(i), kind, labels), val_fraction=0)
+        assert dataset.splits["train"].labels.tolist() == columns
+    one = open_data(saved(package, tmp_path / "one", numbers, [[0], [1], [1]]), val_fraction=0)
+    assert one.splits["train"].labels.tolist() == [0, 1, 1]
+    soft = package.Sequence(package.Value("float32"))
+    for i, (kind, labels) in enumerate(((numbers, [[0, -1], [1, -1]]), (soft, [[0.25, 0.75], [1, 0]]))):
+        with pytest.raises(DataError, match="lists of labels must hold class numbers from 0 on"):
+            open_data(saved(package, tmp_path / f"bad{i}", kind, labels))
+
+
+def test_floats_are_class_numbers_where_they_are_whole(tmp_path: Path, package: Any) -> None:
+    dataset = open_data(saved(package, tmp_path / "a", package.Value("float64"), [0.0, 3.0, 0.0]), val_fraction=0)
+    assert dataset.classes == ("0", "3")
+    assert dataset.splits["train"].labels.tolist() == [0, 1, 0]
+    with pytest.raises(DataError, match="labels must be whole numbers or texts, not float64"):
+        open_data(saved(package, tmp_path / "b", package.Value("float64"), [0.0, 0.5, 1.0]))
+    with pytest.raises(DataError, match="some labels are negative; leave images without a label out"):
+        open_data(saved(package, tmp_path / "c", package.Value("int64"), [0, -1, 1]))
+
+
 def test_texts_and_files(tmp_path: Path, package: Any) -> None:
     for i in range(3):
         (tmp_path / f"{i}.png").write_bytes(png(i))

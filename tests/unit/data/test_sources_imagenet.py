@@ -132,6 +132,7 @@ def test_imagenet21k(tmp_path: Path) -> None:
     for split in ("train", "val"):
         for wnid in WNIDS:
             picture(tmp_path / "imagenet21k_resized" / f"imagenet21k_{split}" / wnid / "1.JPEG")
+    (tmp_path / "imagenet21k_resized.tar.gz").touch()
     dataset = open_data(tmp_path)
     assert dataset.name == "imagenet21k"
     assert {split: len(part) for split, part in dataset.splits.items()} == {"train": 3, "val": 3}
@@ -140,4 +141,7 @@ def test_imagenet21k(tmp_path: Path) -> None:
 def test_class_folders_at_the_root(tmp_path: Path) -> None:
     for wnid in WNIDS:
         picture(tmp_path / wnid / "1.JPEG")
-    assert open_data(tmp_path, val_fraction=0).classes == WNIDS
+        (tmp_path / f"{wnid}.tar").touch()  # the archive that it was unpacked from
+    dataset = open_data(tmp_path, val_fraction=0)
+    assert dataset.classes == WNIDS
+    assert any(note.startswith("3 files that are not images were left out: n01440764.tar") for note in dataset.notes)

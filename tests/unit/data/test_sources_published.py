@@ -259,6 +259,9 @@ def test_caltech(tmp_path: Path, reference: Any) -> None:
     for kind in kinds:
         for i in range(1, 4):
             picture(root / kind / f"image_{i:04d}.jpg")
+    for archive in ("101_ObjectCategories.tar.gz", "Annotations.tar"):  # as torchvision leaves them
+        (root.parent / archive).touch()
+    assert open_data(root.parent).name == "caltech101"
     dataset = open_data(tmp_path, val_fraction=0)
     assert dataset.name == "caltech101"
     theirs = reference.Caltech101(str(tmp_path))

@@ -3,6 +3,7 @@
 import io
 import json
 import pickle
+import subprocess
 import tarfile
 from pathlib import Path
 from typing import Any
@@ -134,6 +135,107 @@ def test_bad_tars(tmp_path: Path) -> None:
     write(tmp_path / "f" / "n01440764.tar", samples(0, 3))
     with pytest.raises(DataError, match="class archives"):
         open_data(tmp_path / "f")
+
+
+def test_cut_tars(tmp_path: Path) -> None:
+    """Wherever a tar is cut, nothing of it is read: at the end of a member, in its padding, in the closing blocks."""
+    members = [
+        (f"{i}.{kind}", png() if kind == "png" else b"%d" % (i % 2)) for i in range(4) for kind in ("png", "cls")
+    ]
+    path = write(tmp_path / "a.tar", members)
+    whole = path.read_bytes()
+    with tarfile.open(path) as archive:
+        last = archive.getmembers()[-1]
+    end = last.offset_data + 512  # its one byte, filled up to a block
+    assert not any(whole[end:])
+    for size in (*range(0, end + 1024, 128), last.offset, last.offset_data + 1, end + 512, end + 1023):
+        path.write_bytes(whole[:size])
+        with pytest.raises(DataError, match=r"a.tar is (cut off|damaged)") as raised:
+            open_data(path)
+        assert "no label" not in str(raised.value)
+    for size in (end + 1024, len(whole)):
+        path.write_bytes(whole[:size])
+        assert len(open_data(path, val_fraction=0).splits["train"]) == 4
+
+
+def test_a_damaged_member_is_not_the_end(tmp_path: Path) -> None:
+    path = write(tmp_path / "a.tar", samples(0, 4))
+    with tarfile.open(path) as archive:
+        start = archive.getmembers()[4].offset
+    content = bytearray(path.read_bytes())
+    content[start + 3] ^= 0xFF
+    path.write_bytes(content)
+    with pytest.raises(DataError, match=f"a.tar is cut off or damaged after {start:,} bytes: copy it again"):
+        open_data(path)
+
+
+def test_ends_of_tars(tmp_path: Path) -> None:
+    for name in ("0.png", "1.png"):
+        (tmp_path / name).write_bytes(png())
+        (tmp_path / name).with_suffix(".cls").write_text(name[0])
+    names = ["0.png", "0.cls", "1.png", "1.cls"]
+    for option in ("-b1", "-b40", "--format=v7", "--format=pax"):
+        subprocess.run(["tar", option, "-cf", "a.tar", *names], cwd=tmp_path, check=True)
+        assert len(open_data(tmp_path / "a.tar", val_fraction=0).splits["train"]) == 2
+    (tmp_path / "b.tar").write_bytes((tmp_path / "a.tar").read_bytes() * 2)
+    with pytest.raises(DataError, match=r"b.tar is several tars in one file"):
+        open_data(tmp_path / "b.tar")
+    (tmp_path / "c.tar").touch()
+    with pytest.raises(DataError, match=r"c.tar is damaged, or not a tar: empty file"):
+        open_data(tmp_path / "c.tar")
+    (tmp_path / "d.tar").write_bytes(bytes(10240))
+    with pytest.raises(DataError, match=r"d.tar holds no images"):
+        open_data(tmp_path / "d.tar")
+
+
+def test_several_images_a_sample(tmp_path: Path) -> None:
+    """Image, mask and label in the orders that sorting, or a writer, gives them."""
+    pictures = {name: png() for name in ("0.jpg", "1.png", "2.b.png", "3.png")}
+    members = [("0.a.png", png()), ("0.jpg", pictures["0.jpg"]), ("0.cls", b"0"), ("1.cls", b"1")]
+    members += [
+        ("1.png", pictures["1.png"]),
+        ("1.seg.png", png()),
+        ("2.c.png", png()),
+        ("2.b.png", pictures["2.b.png"]),
+    ]
+    members += [("2.cls", b"0"), ("3.png", pictures["3.png"]), ("3.cls", b"1")]
+    dataset = open_data(write(tmp_path / "a.tar", members), val_fraction=0)
+    images = dataset.splits["train"].images
+    assert [images.read(i) for i in range(4)] == list(pictures.values())
+    assert "3 samples hold several images: .b.png or .jpg or .png was taken." in dataset.notes
+
+
+@pytest.mark.parametrize(
+    ("kind", "content", "message"),
+    [
+        ("cls", b"-1", "the label of the sample 1 is -1; leave images without a label out"),
+        ("json", b'{"label": -1}', "is -1; leave"),
+        (
+            "json",
+            b'{"label": [0, 1]}',
+            r"the label of the sample 1 is \[0, 1\]; expected was one whole number or one text",
+        ),
+        ("json", b'{"label": 0.5}', r"is 0.5; expected was one whole number"),
+        ("json", b'{"label": true}', r"is True; expected was one whole number"),
+        ("json", b'{"label": null}', "has no label"),
+        ("json", b'{"other": 1}', "has no label"),
+        ("json", b"{", "has no label"),
+        ("cls", b"", "has no label"),
+    ],
+)
+def test_bad_labels(tmp_path: Path, kind: str, content: bytes, message: str) -> None:
+    write(tmp_path / "a.tar", [("0.png", png()), ("0.cls", b"0"), ("1.png", png()), (f"1.{kind}", content)])
+    with pytest.raises(DataError, match=message):
+        open_data(tmp_path / "a.tar")
+
+
+def test_whole_floats_are_class_numbers(tmp_path: Path) -> None:
+    members = []
+    for i, label in enumerate((2.0, 0, 2)):
+        members += [(f"{i}.png", png()), (f"{i}.json", json.dumps({"label": label}).encode())]
+    dataset = open_data(write(tmp_path / "a.tar", members), val_fraction=0)
+    assert dataset.classes == ("0", "2")
+    assert dataset.splits["train"].labels.tolist() == [1, 0, 1]
 
 
 def test_a_link_in_a_tar_leads_nowhere(tmp_path: Path) -> None:

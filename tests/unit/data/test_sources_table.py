@@ -104,6 +104,13 @@ def test_a_table_for_each_split(folder: Path) -> None:
     assert {split: part.labels.tolist() for split, part in dataset.splits.items()} == {"train": [0, 1], "val": [1]}
 
 
+def test_a_column_without_a_name(folder: Path) -> None:
+    rows = [[str(i), f"images/{i}.png", "ab"[i % 2]] for i in range(6)]  # as pandas writes its index
+    dataset = open_data(write(folder / "set.csv", ["", "path", "label"], *rows), val_fraction=0)
+    assert dataset.classes == ("a", "b")
+    assert "Columns left out: one without a name." in dataset.notes
+
+
 @pytest.mark.parametrize(
     ("text", "message"),
     [

@@ -8,6 +8,7 @@ import torch
 from tiny_vits import SIZES, random_vit
 from vitlab.core.config import from_dict
 from vitlab.core.errors import Error
+from vitlab.core.preprocess import Preprocess
 from vitlab.evaluation import cost
 from vitlab.evaluation.cost import (
     Spent,
@@ -23,7 +24,7 @@ from vitlab.evaluation.cost import (
 from vitlab.evaluation.costing import measure_cost
 from vitlab.evaluation.options import CostOptions
 from vitlab.evaluation.published import published_exaflops
-from vitlab.evaluation.subject import subject_of
+from vitlab.evaluation.subject import subject_from, subject_of
 from vitlab.models.create import empty_model, family_of
 from vitlab.models.vit import ViTConfig
 from vitlab.models.zoo import ZOO
@@ -129,6 +130,35 @@ def test_speeds_are_measured_and_leave_the_model_as_it_was(monkeypatch: pytest.M
     assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
 
 
+@pytest.mark.parametrize(
+    ("an_image", "seconds", "size", "passes"),
+    [
+        (0.01, 3.3, 64, 2 * 127 + 5 * 64),  # a part of 64 images takes its fifth of the time
+        (0.01, 1.0, 16, 2 * 31 + 5 * 16),  # of 32 images it would not
+        (1.0, 3.0, 1, 2 + 3),
+        (1.0, 0.1, 1, 2),  # one pass before the one that is timed
+    ],
+)
+def test_speeds_are_timed_in_about_the_time_that_was_given(
+    an_image: float, seconds: float, size: int, passes: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now = 0.0
+
+    def takes(images: torch.Tensor) -> torch.Tensor:
+        nonlocal now
+        now += an_image * len(images)
+        return images.flatten(1)
+
+    monkeypatch.setattr(cost, "time", SimpleNamespace(perf_counter=lambda: now))
+    subject = subject_from(takes, name="slow", preprocess=Preprocess(size=(2, 2)))
+    found = inference_speed(subject, None, seconds=seconds)
+    assert (found.batch_size, found.value) == (size, pytest.approx(1 / an_image))
+    assert now == pytest.approx(an_image * passes)
+    now = 0.0
+    assert inference_speed(subject, 48, seconds=0.1).batch_size == 48  # what was asked for is kept
+    assert now == pytest.approx(an_image * 2 * 48)
+
+
 def test_the_cost_result_has_what_was_asked_for() -> None:
     model = random_vit(ViTConfig(**SIZES, num_classes=3))
     run = Spent(images=500, seconds=86400, devices=2)
@@ -139,6 +169,10 @@ def test_the_cost_result_has_what_was_asked_for() -> None:
     assert whole.metrics["exaFLOPs to train"].value == pytest.approx(3 * whole.cost["flops"] * 1e6 / 1e18)
     speed = whole.metrics["images a second, training"].value
     assert whole.metrics["device-days to train"].value == pytest.approx(1e6 / speed / 86400)
+    small = measure_cost(model, subject_of(model, name="tiny"), CostOptions(seconds=1e-9), name="tiny", images=1e6)
+    assert "peak memory (MB) at batch 1" in small.metrics
+    assert small.metrics["images a second"].spread is None
+    assert (small.settings["batch_size"], small.settings["training_batch_size"]) == (1, 2)
     counted = measure_cost(model, None, CostOptions(count_only=True), name="tiny", batch_size=4)
     assert list(counted.metrics) == ["GFLOPs an image", "parameters (M)"]
     assert cost_metrics(parameters=1e6, flops=1e9)["parameters (M)"].value == 1

@@ -154,7 +154,7 @@ def test_an_unwritable_cache_is_told_and_done_without(tmp_path: Path, caplog: py
     assert len(found.values) == NUM
 
 
-def test_an_unreadable_image_is_left_out_with_its_label(tmp_path: Path) -> None:
+def test_an_unreadable_image_is_left_out_with_its_label(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     items: list[Any] = pictures()
     good = [items[i] for i in range(NUM) if i != 7]
     items[7] = tmp_path / "gone.png"
@@ -165,6 +165,8 @@ def test_an_unreadable_image_is_left_out_with_its_label(tmp_path: Path) -> None:
         assert found.kept == kept
         np.testing.assert_allclose(found.values, expected(good), atol=1e-6)
         np.testing.assert_array_equal(found.labels, np.delete(np.arange(NUM) % 4, 7))
+        assert str(items[7]) in caplog.text  # kept or not, what is left out is said
+        caplog.clear()
 
 
 def test_features_that_are_not_finite_name_the_image() -> None:

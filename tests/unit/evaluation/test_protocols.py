@@ -1,5 +1,6 @@
 """Protocols over a made-up data set whose pictures are their features."""
 
+import dataclasses
 from pathlib import Path
 from typing import Any
 
@@ -71,6 +72,15 @@ def test_several_labels_an_image_give_scikit_learns_average_precision() -> None:
     assert found.metrics["mAP"].value == pytest.approx(average_precision_score(data.splits["val"].labels, scores))
     assert found.settings["split"] == "val"
     with pytest.raises(EvaluationError, match="several labels an image"):
+        measure("knn", subject(), data)
+
+
+def test_classes_that_do_not_fit_data_of_several_labels_leave_fine_tuning() -> None:
+    """Its features cannot be measured either: the protocols that do so send people to accuracy."""
+    data = dataclasses.replace(dataset("train", "val", several=True), classes=tuple("abcde"))
+    with pytest.raises(EvaluationError, match=r"fine-tune it on this data\.$"):
+        measure("accuracy", subject(), data)
+    with pytest.raises(EvaluationError, match="measure it with accuracy"):
         measure("knn", subject(), data)
 
 

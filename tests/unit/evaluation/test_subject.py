@@ -101,13 +101,15 @@ def test_equally_many_classes_of_other_names_are_matched_by_number(caplog: pytes
 @pytest.mark.parametrize(
     ("labels", "sentence"),
     [
-        (None, "a model tells 3 classes and the data has 2: fine-tune"),
+        (None, "a model tells 3 classes and the data has 2: "),
         (["a", "b", "c"], "tells 3 classes and the data has 2, among them 'y', which the model does not know"),
     ],
 )
 def test_classes_that_do_not_fit_are_one_sentence(labels: list[str] | None, sentence: str) -> None:
-    with pytest.raises(EvaluationError, match=sentence):
+    with pytest.raises(EvaluationError, match=rf"{sentence}.*, or measure its features \(fewshot, linear, knn\)\.$"):
         for_classes(classifier(labels, 3), ["a", "y"])
+    with pytest.raises(EvaluationError, match=rf"{sentence}.*fine-tune it on this data\.$"):
+        for_classes(classifier(labels, 3), ["a", "y"], otherwise="")
 
 
 def test_a_subject_without_a_classifier_is_one_sentence() -> None:

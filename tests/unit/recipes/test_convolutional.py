@@ -29,7 +29,7 @@ def test_sizes_of_coatnet(data: str, num_images: int, drop_paths: dict[int, floa
 @pytest.mark.parametrize(
     ("name", "kind", "total", "warmup", "weight_decay", "loss", "smoothing", "magnitude", "mixup"),
     [
-        ("coatnet-2-imagenet", "cosine", "300 epochs", "10k steps", 0.05, "softmax", 0.1, 15, 0.8),
+        ("coatnet-2-imagenet", "cosine", "300 epochs", "10k steps", 0.05, "auto", 0.1, 15, 0.8),
         ("coatnet-2-imagenet21k", "linear", "90 epochs", "5 epochs", 0.01, "sigmoid", 1e-4, None, 0.0),
         ("coatnet-3-jft", "linear", "14 epochs", "20k steps", 0.01, "sigmoid", 1e-4, 5, 0.0),
     ],
@@ -86,7 +86,7 @@ def test_fine_tuning_of_coatnet(name: str, drop_path: float, magnitude: float | 
     assert (recipe.model.image_size, recipe.data.source) == (int(size), "imagenet")
     assert (recipe.model.drop_path, recipe.augmentation.mixup, recipe.batch_size) == (drop_path, mixup, batch)
     check_randaugment(recipe, magnitude)
-    assert (recipe.loss.kind, recipe.loss.label_smoothing) == ("softmax", 0.1)
+    assert (recipe.loss.kind, recipe.loss.label_smoothing) == ("auto", 0.1)
     optimiser = recipe.optimiser
     assert (optimiser.name, optimiser.weight_decay, optimiser.clip, optimiser.average) == ("adamw", 1e-8, 1.0, 0.9999)
     schedule = resolve(recipe.schedule, Pace(batch, 1_281_167))

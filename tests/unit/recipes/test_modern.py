@@ -56,7 +56,7 @@ def test_deit3_goes_on_as_its_authors_commands_do(name: str, before: str, size: 
     assert (recipe.model.pretrained, recipe.model.keep_head, recipe.model.image_size) == (True, True, size)
     assert (recipe.optimiser.name, recipe.optimiser.rate, recipe.optimiser.weight_decay) == ("adamw", 1e-5, 0.1)
     assert (recipe.batch_size, recipe.data.repeats, recipe.optimiser.clip) == (512, 1, None)
-    assert (recipe.loss.kind, recipe.loss.label_smoothing) == ("softmax", 0.1)  # no --bce-loss
+    assert (recipe.loss.kind, recipe.loss.label_smoothing) == ("auto", 0.1)  # no --bce-loss
     assert (aug.policy, aug.magnitude, aug.magnitude_std, aug.op_prob) == ("randaugment", 9.0, 0.5, 0.5)
     assert (aug.erase, aug.mixup, aug.cutmix, aug.jitter, aug.crop_area) == (0.0, 0.8, 1.0, 0.0, (0.08, 1.0))
     schedule = resolve(recipe.schedule, Pace(recipe.batch_size, 1_281_167))

@@ -204,6 +204,8 @@ def test_advice_on_learning() -> None:
     assert notes(record(lines=scores(0.7, 0.8, 0.8, 0.8, 0.8, 0.8, 0.8, 0.8, 0.8, 0.8)), None, None) == []
     (skipped,) = notes(record(result={"step": 100, "skipped": 2}), None, None)
     assert skipped.text.startswith("2 steps were left out")
+    (unreadable,) = notes(record(result={"step": 100, "unreadable": 3}), None, None)
+    assert unreadable.text.startswith("3 training pictures could not be read")
 
 
 def test_advice_on_uneven_classes_and_poor_answers() -> None:

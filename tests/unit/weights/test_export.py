@@ -1,6 +1,7 @@
 """Exported programs beside the models: onnxruntime and torch.export at other sizes than they were traced at."""
 
 import json
+import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -238,6 +239,27 @@ def test_what_is_refused_at_once(name: str, form: Form, says: str, tmp_path: Pat
 def test_bytes_need_three_channels(tmp_path: Path) -> None:
     with pytest.raises(Error, match="the model takes 1"):
         export(random_vit(vit(channels=1)), tmp_path / "vit.onnx", Form(pixels=True))
+
+
+def test_the_quantiser_gets_no_say_in_how_we_log(tmp_path: Path) -> None:
+    """In a process of its own: pytest has handlers at the root, and onnxruntime is asked once."""
+    code = """
+import logging, sys
+from pathlib import Path
+import numpy as np
+from onnx import TensorProto, checker, helper, numpy_helper, save
+from vitlab.weights.int8 import quantise
+
+folder = Path(sys.argv[1])
+weight = numpy_helper.from_array(np.ones((3, 4), np.float32), "w")
+ends = [helper.make_tensor_value_info(name, TensorProto.FLOAT, [1, n]) for name, n in (("x", 3), ("y", 4))]
+graph = helper.make_graph([helper.make_node("MatMul", ["x", "w"], ["y"])], "g", ends[:1], ends[1:], [weight])
+save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 20)], ir_version=9), folder / "a.onnx")
+assert quantise(folder / "a.onnx", folder / "b.onnx") == 1
+assert not logging.root.handlers, logging.root.handlers
+"""
+    run = subprocess.run([sys.executable, "-c", code, tmp_path], capture_output=True, text=True, check=False)
+    assert (run.returncode, run.stderr) == (0, "")
 
 
 @pytest.mark.parametrize("package", ["onnx", "onnxruntime", "onnxscript"])

@@ -290,6 +290,18 @@ def test_class_names(folder: Path) -> None:
     assert config.label2id["maus"] == 2
 
 
+def test_images_with_several_classes(folder: Path) -> None:
+    assert not load(folder).multi_label
+    edit(folder / "config.json", problem_type="multi_label_classification")
+    model = load(folder)
+    assert model.multi_label
+    assert not load(folder, num_classes=5).multi_label  # a head of its own is for other classes
+    save(model, folder.parent / "again", "hf")
+    config = hf.AutoConfig.from_pretrained(folder.parent / "again", local_files_only=True)
+    assert config.problem_type == "multi_label_classification"
+    assert load(folder.parent / "again").multi_label
+
+
 def test_a_thousand_unnamed_classes_are_imagenets(tmp_path: Path) -> None:
     theirs(tmp_path, num_labels=1000)
     model = load(tmp_path)

@@ -9,7 +9,9 @@ import torch
 from einops import rearrange
 from safetensors.torch import load_file, save_file
 
+from vitlab.core.config import from_dict
 from vitlab.core.errors import CheckpointError, ConfigError, Error, UnknownNameError
+from vitlab.models.create import FAMILIES, empty_model, family_of
 from vitlab.models.vit import ViT, ViTConfig
 from vitlab.models.zoo import ZOO
 from vitlab.weights import hub
@@ -71,6 +73,7 @@ def test_a_file_inside_a_folder(saved: Path) -> None:
         ("vit-b16-225", "no file, folder, hf-hub: source or checkpoint name. Did you mean .*vit-b16-224"),
         ("vit-b16-224.orig-in21", "Did you mean vit-b16-224.orig-in21k"),
         ("/nowhere/model.npz", "is no file, folder"),
+        ("digits", "checkpoint name.$"),  # the zoo's vit-digits has no weights
     ],
 )
 def test_names_that_are_no_source(source: str, says: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -117,6 +120,23 @@ def test_tensors_of_no_known_format(tmp_path: Path) -> None:
     save_file({"conv1.weight": torch.zeros(3, 3)}, tmp_path / "x.safetensors")
     with pytest.raises(CheckpointError, match="conv1.weight.*belong to no checkpoint format"):
         load(tmp_path / "x.safetensors")
+
+
+@pytest.mark.parametrize("family", [name for name in FAMILIES if name != "timm"])
+def test_own_weights_without_their_configuration(family: str, tmp_path: Path) -> None:
+    row = next(row for row in ZOO.values() if row.family == family)
+    names = empty_model(from_dict(family_of(family).config, row.config, where=row.name)).state_dict()
+    save_file({name: torch.zeros(1) for name in names}, tmp_path / "model.safetensors")
+    torch.save({name: torch.zeros(1) for name in names}, tmp_path / "model.pth")
+    for source in (tmp_path, tmp_path / "model.pth"):
+        with pytest.raises(CheckpointError, match="vitlab's own weights without their config.json: give the whole fol"):
+            load(source)
+
+
+def test_a_run_without_a_model_yet(tmp_path: Path) -> None:
+    (tmp_path / "recipe.json").write_text("{}")
+    with pytest.raises(CheckpointError, match="this run has no model yet"):
+        load(tmp_path)
 
 
 def test_unknown_format_to_save(tmp_path: Path) -> None:

@@ -9,6 +9,7 @@ import re
 import struct
 import zipfile
 import zlib
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -115,10 +116,7 @@ def _labels(splits: Mapping[str, Array], names: Sequence[str] | None, *, where: 
     if all(values.ndim == 1 for values in flat.values()):
         if kinds <= {"U", "S"}:
             return from_texts({split: [_text(value) for value in values] for split, values in flat.items()})
-        whole = {split: _whole(values, where) for split, values in flat.items()}
-        if any((values < 0).any() for values in whole.values()):
-            raise DataError(f"{where}: some labels are negative; leave images without a label out.")
-        return from_numbers(whole, names, where=where)
+        return from_numbers(flat, names, where=where)
     widths = {values.shape[1:] for values in flat.values()}
     if len(widths) > 1 or len(next(iter(widths))) != 1 or not all(np.isin(v, (0, 1)).all() for v in flat.values()):
         shapes = " and ".join(str(list(values.shape)) for values in flat.values())
@@ -131,14 +129,6 @@ def _labels(splits: Mapping[str, Array], names: Sequence[str] | None, *, where: 
     return from_columns(flat, names if names is not None else [str(i) for i in range(width)])
 
 
-def _whole(values: Array, where: str) -> Array:
-    if values.dtype.kind in "biu":
-        return values.astype(np.int64)
-    if values.dtype.kind == "f" and np.isfinite(values).all() and (values == np.rint(values)).all():
-        return values.astype(np.int64)
-    raise DataError(f"{where}: labels must be whole numbers or texts, not {values.dtype}.")
-
-
 def _text(value: Any) -> str:
     return value.decode("utf-8", "replace") if isinstance(value, bytes) else str(value)
 
@@ -146,7 +136,10 @@ def _text(value: Any) -> str:
 def _class_names(path: Path, stored: Mapping[str, Stored]) -> list[str] | None:
     for name in NAMES:
         if name in stored:
-            return [_text(value) for value in stored[name].load().reshape(-1)]
+            names = [_text(value) for value in stored[name].load().reshape(-1)]
+            if twice := [of for of, count in Counter(names).items() if count > 1]:
+                raise DataError(f"{path}: '{name}' names {few(twice)} twice: give each class a name of its own.")
+            return names
     return class_names_beside(path if path.is_dir() else path.parent)
 
 

@@ -79,12 +79,14 @@ class Listing:
     sizes: list[int] = field(default_factory=list)
     hidden: int = 0
     others: list[str] = field(default_factory=list)
+    dangling: list[str] = field(default_factory=list)  # links that lead nowhere
 
     def add(self, other: "Listing") -> None:
         self.names += other.names
         self.sizes += other.sizes
         self.hidden += other.hidden
         self.others += other.others
+        self.dangling += other.dangling
 
     def notes(self) -> list[str]:
         """Sentences on what was left out, and on images that hold nothing."""
@@ -95,9 +97,17 @@ class Listing:
         if self.others:
             what = "file that is not an image was" if len(self.others) == 1 else "files that are not images were"
             notes.append(f"{len(self.others):,} {what} left out: {few(self.others)}.")
+        if self.dangling:
+            what = "link that leads nowhere was" if len(self.dangling) == 1 else "links that lead nowhere were"
+            notes.append(f"{len(self.dangling):,} {what} left out: {few(self.dangling)}.")
         if empty:
             notes.append(f"{len(empty):,} {'image is' if len(empty) == 1 else 'images are'} empty: {few(empty)}.")
         return notes
+
+
+def is_image(name: str) -> bool:
+    """Whether a file is an image by its name, and not hidden."""
+    return not name.startswith(".") and os.path.splitext(name)[1].lower() in image_extensions()  # noqa: PTH122
 
 
 def list_folders(folder: Path) -> list[str]:
@@ -110,7 +120,7 @@ def list_folders(folder: Path) -> list[str]:
 
 
 def list_images(root: Path, folder: str = "", *, deep: bool = True) -> Listing:
-    """The images in `root`/`folder`, and with `deep` in its folders; links are followed, but not in circles."""
+    """The images in `root`/`folder`, and with `deep` in its folders; links are followed, but not up or in circles."""
     found: list[tuple[str, int]] = []
     listing = Listing()
     seen: set[tuple[int, int]] = set()
@@ -119,7 +129,7 @@ def list_images(root: Path, folder: str = "", *, deep: bool = True) -> Listing:
         here = waiting.pop()
         try:
             status = os.stat(root / here)  # noqa: PTH116
-            if (status.st_dev, status.st_ino) in seen:
+            if (status.st_dev, status.st_ino) in seen or _leads_up(root, here):
                 continue
             seen.add((status.st_dev, status.st_ino))
             with os.scandir(root / here) as entries:
@@ -130,14 +140,17 @@ def list_images(root: Path, folder: str = "", *, deep: bool = True) -> Listing:
                             waiting.append(name)
                     elif entry.name.startswith("."):
                         listing.hidden += 1
-                    elif os.path.splitext(entry.name)[1].lower() in image_extensions() and entry.is_file():  # noqa: PTH122
+                    elif is_image(entry.name) and entry.is_file():
                         found.append((name, entry.stat().st_size))
+                    elif entry.is_symlink() and not os.path.exists(entry.path):  # noqa: PTH110
+                        listing.dangling.append(name)
                     else:
                         listing.others.append(name)
         except OSError as error:
             raise DataError(f"Cannot read the folder {root / here}: {error.strerror or error}.") from error
     found.sort()
     listing.others.sort()
+    listing.dangling.sort()
     listing.names = [name for name, _ in found]
     listing.sizes = [size for _, size in found]
     return listing
@@ -165,6 +178,15 @@ def measure(root: Path, names: Iterable[str], *, named_in: Path) -> list[int]:
             f" {few(missing)}."
         )
     return [size for size in sizes if size is not None]
+
+
+def _leads_up(root: Path, folder: str) -> bool:
+    """Whether a folder is a link to one that it is in, or to one that the root is in."""
+    if not folder or not (root / folder).is_symlink():
+        return False
+    target = (root / folder).resolve()
+    above = [(root / parent).resolve() for parent in Path(folder).parents]
+    return target in above or root.resolve().is_relative_to(target)
 
 
 def _size(root: Path, name: str) -> int | None:

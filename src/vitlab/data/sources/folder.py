@@ -1,7 +1,9 @@
 """Image folders: class folders under train/, val/ and test/, or under one root."""
 
+import os
+import re
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -9,7 +11,7 @@ import numpy as np
 
 from vitlab.core.errors import DataError
 from vitlab.data.contract import DataSet
-from vitlab.data.sources.files import Files, Listing, list_folders, list_images, list_many
+from vitlab.data.sources.files import Files, Listing, is_image, list_folders, list_images, list_many
 from vitlab.data.sources.source import SPLIT_WORDS, SPLITS, Source, make
 from vitlab.data.sources.wording import few, natural
 
@@ -25,6 +27,23 @@ class ClassFolders:
 def recognises(path: Path) -> bool:
     """Whether it is a folder at all: what is wrong with it, `read` says."""
     return path.is_dir()
+
+
+def has_classes(root: Path) -> bool:
+    """Whether two class folders at least hold images; a folder called train_images is none."""
+    folders = list_folders(root)
+    inside = [
+        f"{split}/{name}" for split in folders if split.lower() in SPLIT_WORDS for name in list_folders(root / split)
+    ]
+    others = [name for name in folders if SPLIT_WORDS.keys().isdisjoint(re.split(r"[^a-z]+", name.lower()))]
+    found: set[str] = set()
+    for folder in inside or others:
+        name = folder.rpartition("/")[2]
+        if name not in found and any(is_image(file) for _, _, files in os.walk(root / folder) for file in files):
+            found.add(name)
+        if len(found) == 2:
+            return True
+    return False
 
 
 def read(root: Path) -> DataSet:
@@ -108,7 +127,7 @@ def split_folders(root: Path, folders: Iterable[str]) -> dict[str, str]:
 def _read_splits(root: Path, splits: dict[str, str], left_out: list[str]) -> DataSet:
     parts: dict[str, ClassFolders] = {}
     notes: list[str] = []
-    loose: list[Listing] = []
+    loose = [list_images(root, deep=False)]
     for split, folder in splits.items():
         classes = list_folders(root / folder)
         beside = list_images(root, folder, deep=False)
@@ -136,7 +155,7 @@ def _notes(parts: Iterable[ClassFolders], loose: Iterable[Listing]) -> list[str]
     astray: list[str] = []
     for listing in loose:
         astray += listing.names
-        everything.add(Listing([], [], listing.hidden, listing.others))
+        everything.add(replace(listing, names=[], sizes=[]))
     for part in parts:
         for listing in part.classes.values():
             everything.add(listing)

@@ -1,6 +1,7 @@
 """Hugging Face datasets: of the hub, saved to disk, or parquet files. Needs the package `datasets`."""
 
 import importlib
+import math
 from collections.abc import Mapping
 from pathlib import Path
 from types import ModuleType
@@ -58,16 +59,20 @@ class HubImages:
 def recognises(path: Path) -> bool:
     """Whether it is a folder of `save_to_disk`, a parquet file, or a folder of parquet files."""
     if path.is_dir():
-        saved = (path / "dataset_dict.json").is_file() or (path / "state.json").is_file()
-        return saved or any(path.glob("*.parquet")) or any(path.glob("data/*.parquet"))
+        return is_saved(path) or any(path.glob("*.parquet")) or any(path.glob("data/*.parquet"))
     return path.suffix.lower() == ".parquet"
+
+
+def is_saved(path: Path) -> bool:
+    """Whether it is a folder of `save_to_disk`."""
+    return (path / "dataset_dict.json").is_file() or (path / "state.json").is_file()
 
 
 def read(path: Path) -> DataSet:
     """A data set on disk."""
     package = _package(str(path))
     try:
-        if path.is_dir() and ((path / "dataset_dict.json").is_file() or (path / "state.json").is_file()):
+        if is_saved(path):
             loaded = package.load_from_disk(str(path))
         else:
             loaded = package.load_dataset("parquet", data_files=_parquet(path))
@@ -177,18 +182,8 @@ def _labels(splits: Mapping[str, list[Any]], feature: Any, where: str) -> Labels
     if any(value is None for value in values):
         raise DataError(f"{where}: some images have no label.")
     if all(isinstance(value, list) for value in values):
-        numbers = sorted({number for value in values for number in value})
-        names = names if names is not None else [str(number) for number in numbers]
-        place = {number: i for i, number in enumerate(range(len(names)) if known is not None else numbers)}
-        columns: dict[str, Array] = {}
-        for split, found in splits.items():
-            columns[split] = np.zeros((len(found), len(names)), np.uint8)
-            for i, value in enumerate(found):
-                columns[split][i, [place[number] for number in value]] = 1
-        return from_columns(columns, names)
-    if all(isinstance(value, int) for value in values):
-        if min(values) < 0:
-            raise DataError(f"{where}: some labels are negative, so some images have no label.")
+        return _from_lists(splits, names, where)
+    if all(isinstance(value, int | float) for value in values):
         return from_numbers({split: np.array(found) for split, found in splits.items()}, names, where=where)
     if all(isinstance(value, str) for value in values):
         return from_texts(splits)
@@ -197,8 +192,37 @@ def _labels(splits: Mapping[str, list[Any]], feature: Any, where: str) -> Labels
     )
 
 
+def _from_lists(splits: Mapping[str, list[list[Any]]], names: list[str] | None, where: str) -> Labels:
+    """Several labels an image: class numbers or names, or a 0 or 1 for each class."""
+    rows = [row for found in splits.values() for row in found]
+    distinct = {value for row in rows for value in row}
+    if names is None and {len(row) for row in rows} == {len(rows[0])} != {1} and distinct <= {0, 1}:
+        # class numbers would be the same two for every image
+        columns = {split: np.array(found) for split, found in splits.items()}
+        return from_columns(columns, [str(i) for i in range(len(rows[0]))])
+    if not all(isinstance(value, str) for value in distinct) and not all(_is_number(v, names) for v in distinct):
+        raise DataError(
+            f"{where}: lists of labels must hold class numbers from 0 on, class names, or a 0 or 1 for each class;"
+            f" found {few([str(value) for value in distinct])}."
+        )
+    ordered = sorted(distinct) if names is None else range(len(names))
+    place = {value: i for i, value in enumerate(ordered)}
+    columns: dict[str, Array] = {}
+    for split, found in splits.items():
+        columns[split] = np.zeros((len(found), len(place)), np.uint8)
+        for i, row in enumerate(found):
+            columns[split][i, [place[value] for value in row]] = 1
+    return from_columns(columns, names or [value if isinstance(value, str) else str(int(value)) for value in ordered])
+
+
+def _is_number(value: Any, names: list[str] | None) -> bool:
+    """Whether a value is a class number, of as many classes as there are names."""
+    whole = isinstance(value, int | float) and float(value).is_integer()
+    return whole and 0 <= value < (math.inf if names is None else len(names))
+
+
 def _first_line(error: Exception) -> str:
     return (str(error).splitlines() or [""])[0].rstrip(".") or type(error).__name__
 
 
-SOURCE = Source("a Hugging Face dataset", recognises, read)
+SOURCE = Source("a Hugging Face dataset", recognises, read, certain=is_saved)

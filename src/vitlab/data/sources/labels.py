@@ -45,11 +45,12 @@ def class_names_beside(folder: Path) -> list[str] | None:
 
 
 def from_numbers(splits: Mapping[str, Array], names: Sequence[str] | None, *, where: str) -> Labels:
-    """Class numbers from numbers as written.
+    """Class numbers from numbers as written: whole ones from 0 on, of whichever type.
 
     With names a number is a place among them. Without, the classes are the distinct numbers in order, each named by
     itself, so that labels 1 to 10 give ten classes and not eleven.
     """
+    splits = {split: _whole(values, where) for split, values in splits.items()}
     distinct = np.unique(np.concatenate([np.unique(values) for values in splits.values()]))
     if names is not None:
         wrong = [str(value) for value in distinct if not 0 <= value < len(names)]
@@ -57,9 +58,19 @@ def from_numbers(splits: Mapping[str, Array], names: Sequence[str] | None, *, wh
             raise DataError(
                 f"{where}: the labels {few(wrong)} are not among the {len(names)} classes, which count from 0."
             )
-        return Labels(tuple(names), {split: values.astype(np.int64) for split, values in splits.items()})
+        return Labels(tuple(names), splits)
     found = {split: np.searchsorted(distinct, values).astype(np.int64) for split, values in splits.items()}
     return Labels(tuple(str(value) for value in distinct.tolist()), found)
+
+
+def _whole(values: Array, where: str) -> Array:
+    if values.dtype.kind not in "biuf" or not np.isfinite(values).all() or (values != np.rint(values)).any():
+        raise DataError(f"{where}: labels must be whole numbers or texts, not {values.dtype}.")
+    if (values < 0).any():
+        raise DataError(f"{where}: some labels are negative; leave images without a label out.")
+    if (most := int(values.max(initial=0))) >= 2**63:
+        raise DataError(f"{where}: the label {most} is too large for a class number; number the classes from 0.")
+    return values.astype(np.int64)
 
 
 def from_texts(splits: Mapping[str, Sequence[str]]) -> Labels:

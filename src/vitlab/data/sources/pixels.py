@@ -21,12 +21,13 @@ class Pixels:
     def __init__(self, values: Array, place: str) -> None:
         self.values = values
         self.place = place
+        self._wide = _is_wide(values)
 
     def __len__(self) -> int:
         return len(self.values)
 
     def read(self, index: int) -> Array:
-        return as_picture(self.values[index], self.where(index))
+        return as_picture(self.values[index], self.where(index), wide=self._wide)
 
     def where(self, index: int) -> str:
         return f"image {range(len(self))[index]} of {self.place}"
@@ -62,6 +63,7 @@ class MappedPixels:
         self.axes = axes
         self.fortran = fortran
         self._mapped: Array | None = None
+        self._wide = dtype.itemsize == 2 and _is_wide(self.values)
 
     def __getstate__(self) -> dict[str, Any]:
         return self.__dict__ | {"_mapped": None}  # else the pixels themselves would be pickled
@@ -82,7 +84,7 @@ class MappedPixels:
         return self._mapped
 
     def read(self, index: int) -> Array:
-        return as_picture(np.array(self.values[index]), self.where(index))
+        return as_picture(np.array(self.values[index]), self.where(index), wide=self._wide)
 
     def where(self, index: int) -> str:
         return f"image {range(len(self))[index]} of {self.path}"
@@ -120,14 +122,14 @@ def check_values(values: Array, *, where: str) -> None:
         )
 
 
-def as_picture(values: Array, where: str) -> Array:
-    """A stored picture as uint8 [H, W] or [H, W, 3]."""
+def as_picture(values: Array, where: str, *, wide: bool) -> Array:
+    """A stored picture as uint8 [H, W] or [H, W, 3]; integers are 0 to 255, or with `wide` 0 to 65535."""
     values = values.astype(values.dtype.newbyteorder("="), copy=False)
     if values.ndim == 3 and values.shape[2] == 1:
         values = values[..., 0]
     if values.dtype == np.uint8 and (values.ndim == 2 or values.shape[2] == 3):
         return np.ascontiguousarray(values)
-    if np.issubdtype(values.dtype, np.integer) and values.dtype not in (np.uint8, np.uint16):
+    if np.issubdtype(values.dtype, np.integer) and values.dtype != np.uint8 and not wide:
         if values.min() < 0 or values.max() > 255:
             raise ImageError(f"{where} has values from {values.min()} to {values.max()}: save it as uint8, 0 to 255.")
         values = values.astype(np.uint8)
@@ -135,6 +137,11 @@ def as_picture(values: Array, where: str) -> Array:
         return np.asarray(to_rgb(values))
     except ImageError as error:
         raise ImageError(f"{where}: {error}") from error
+
+
+def _is_wide(values: Array) -> bool:
+    """Whether they are uint16 that in a sample go beyond 255, and not bytes in a wider type."""
+    return (values.dtype.kind, values.dtype.itemsize) == ("u", 2) and bool(values[_sample(values)].max(initial=0) > 255)
 
 
 def _mark(values: Array) -> str:

@@ -26,6 +26,7 @@ from vitlab.data.sources.wording import few, natural
 SAMPLE = re.compile(r"((?:.*/|)[^.]+)[.]([^/]*)")  # the webdataset package's rule: a name ends at its first dot
 BRACES = re.compile(r"\{([^{}]*)\}")
 LABEL_KEYS = ("label", "cls", "class", "class_id", "label_name", "class_name")  # in a .json, the first that is there
+END, LOOK = 1024, 1 << 16  # a tar ends in two blocks of zeros, and is filled up to a whole record
 COMPRESSED = (".tar.gz", ".tgz", ".tar.bz2", ".tar.xz", ".tar.zst")
 
 
@@ -71,6 +72,7 @@ class Index:
     places: list[tuple[int, int]] = field(default_factory=list)
     labels: list[str | int] = field(default_factory=list)
     without_image: int = 0
+    several: list[str] = field(default_factory=list)  # the extensions that were taken where there were others
 
 
 def recognises(path: Path) -> bool:
@@ -87,6 +89,7 @@ def read(path: Path) -> DataSet:
     shards = _splits(path)
     parts: dict[str, tuple[TarImages, list[str | int]]] = {}
     without_image = 0
+    several: list[str] = []
     for split, tars in shards.items():
         indices = [_index(tar) for tar in tars]
         names = [name for index in indices for name in index.names]
@@ -99,10 +102,14 @@ def read(path: Path) -> DataSet:
             [label for index in indices for label in index.labels],
         )
         without_image += sum(index.without_image for index in indices)
+        several += [extension for index in indices for extension in index.several]
     labels = _labels({split: found for split, (_, found) in parts.items()}, path, next(iter(shards.values()))[0].parent)
     notes = [f"{len(tars)} tars for {split}." for split, tars in shards.items()]
     if without_image:
         notes.append(f"{without_image:,} samples without an image were left out.")
+    if several:
+        what = "sample holds" if len(several) == 1 else "samples hold"
+        notes.append(f"{len(several):,} {what} several images: .{' or .'.join(sorted(set(several)))} was taken.")
     name = path.resolve().name if path.is_dir() else re.sub(r"\.tar.*|[{}]", "", path.name)
     found = {split: (images, labels.splits[split]) for split, (images, _) in parts.items()}
     return make(name, labels.classes, found, notes=notes)
@@ -158,7 +165,7 @@ def _index(tar: Path) -> Index:
     found = Index()
     try:
         with tarfile.open(tar, "r:") as archive:
-            for key, members in itertools.groupby(_members(archive), key=lambda item: item[0]):
+            for key, members in itertools.groupby(_members(archive, tar), key=lambda item: item[0]):
                 _add_sample(found, tar, archive, key, {extension: member for _, extension, member in members})
     except (tarfile.TarError, OSError, EOFError) as error:
         said = str(error).rstrip(".") or type(error).__name__
@@ -166,39 +173,58 @@ def _index(tar: Path) -> Index:
     return found
 
 
-def _members(archive: tarfile.TarFile) -> Iterator[tuple[str, str, tarfile.TarInfo]]:
-    """(sample, extension, member) of every plain file that is not hidden."""
+def _members(archive: tarfile.TarFile, tar: Path) -> Iterator[tuple[str, str, tarfile.TarInfo]]:
+    """(sample, extension, member) of every plain file that is not hidden; after the last, a check of the tar's end."""
     for member in archive:
         archive.members = []  # pyright: ignore[reportAttributeAccessIssue]  tarfile would keep them all
         match = SAMPLE.fullmatch(member.name)
         if member.isreg() and not member.issparse() and match and not Path(member.name).name.startswith((".", "__")):
             yield match[1], match[2].lower(), member
+    with tar.open("rb") as stream:
+        stream.seek(archive.offset)  # where tarfile found no further member, for whichever reason
+        end = stream.read(END + LOOK)
+    if len(end) < END or any(end[:END]):
+        raise DataError(f"{tar} is cut off or damaged after {archive.offset:,} bytes: copy it again.")
+    if b"ustar" in end:
+        raise DataError(f"{tar} is several tars in one file, of which the first alone could be read: keep them apart.")
 
 
 def _add_sample(
     found: Index, tar: Path, archive: tarfile.TarFile, key: str, members: dict[str, tarfile.TarInfo]
 ) -> None:
-    image = next((name for name in members if f".{name.rpartition('.')[2]}" in image_extensions()), None)
-    if image is None:
+    images = [name for name in members if f".{name.rpartition('.')[2]}" in image_extensions()]
+    if not images:
         found.without_image += 1
         return
+    image = min(images, key=lambda name: ("." in name, name))  # 0.jpg rather than 0.mask.png
+    if len(images) > 1:
+        found.several.append(image)
     member = members[image]
     if member.offset_data + member.size > tar.stat().st_size:
         raise DataError(f"{tar} is cut off inside {member.name}.")
+    odd = None
     for kind in ("cls", "json", "txt"):
         if kind in members:
             stream = archive.extractfile(members[kind])
             assert stream is not None
             label = _label(kind, stream.read())
-            if label is not None:
+            if isinstance(label, int) and label < 0:
+                raise DataError(f"{tar}: the label of the sample {key} is {label}; leave images without a label out.")
+            if type(label) in (int, str):
                 found.names.append(f"{tar.name}/{member.name}")
                 found.places.append((member.offset_data, member.size))
                 found.labels.append(label)
                 return
+            odd = label if odd is None else odd
+    if odd is not None:
+        raise DataError(
+            f"{tar}: the label of the sample {key} is {str(odd)[:40]}; expected was one whole number or one text."
+        )
     raise DataError(f"{tar}: the sample {key} has no label; expected was {key}.cls, or .json with one of {LABEL_KEYS}.")
 
 
-def _label(kind: str, content: bytes) -> str | int | None:
+def _label(kind: str, content: bytes) -> Any:
+    """The label that a member holds: a number, a text, None where it holds none, or something else."""
     try:
         text: Any = content.decode().strip()
         if kind == "json":
@@ -206,11 +232,11 @@ def _label(kind: str, content: bytes) -> str | int | None:
             text = next((said[key] for key in LABEL_KEYS if key in said), None) if isinstance(said, dict) else said
     except (UnicodeDecodeError, ValueError):
         return None
-    if isinstance(text, int) and not isinstance(text, bool):
+    if isinstance(text, float) and text.is_integer():
+        return int(text)
+    if not isinstance(text, str):
         return text
-    if not isinstance(text, str) or not text:
-        return None
-    return int(text) if text.isascii() and text.isdecimal() else text
+    return int(text) if re.fullmatch(r"-?[0-9]{1,18}", text) else text or None
 
 
 def _labels(splits: dict[str, list[str | int]], path: Path, folder: Path) -> Labels:

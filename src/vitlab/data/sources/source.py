@@ -2,7 +2,7 @@
 
 import hashlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol, Self, final
 
@@ -42,6 +42,8 @@ class Source:
     kind: str  # 'an image folder'
     recognises: Callable[[Path], bool]  # looks at a few names only
     read: Callable[[Path], DataSet]
+    # whether a folder is of this form even where it holds class folders or a published set too
+    certain: Callable[[Path], bool] = field(default=lambda _: False, kw_only=True)
 
 
 @dataclass(frozen=True)

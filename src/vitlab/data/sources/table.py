@@ -1,9 +1,12 @@
 """CSV files that name images and their labels: one label a row, several, or a column of 0 and 1 for each class."""
 
 import csv
+import itertools
+import os
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TextIO
 
 import numpy as np
 
@@ -46,6 +49,17 @@ def recognises(path: Path) -> bool:
     return path.suffix.lower() in (".csv", ".tsv")
 
 
+def names_images(folder: Path) -> bool:
+    """Whether a file that the first rows of train.csv name is there."""
+    path = folder / "train.csv"
+    try:
+        with path.open(encoding="utf-8-sig", newline="") as file:
+            rows = list(itertools.islice(csv.reader(file, delimiter=_delimiter(path, file)), 100))
+    except (OSError, UnicodeDecodeError, csv.Error):
+        return False
+    return any(os.path.isfile(folder / cell.strip()) for row in rows for cell in row)  # noqa: PTH113  never raises
+
+
 def read(path: Path) -> DataSet:
     """The images that a CSV names; a folder's train.csv, val.csv and test.csv together."""
     tables = [_parse(file) for file in _files(path)]
@@ -82,9 +96,7 @@ def _files(path: Path) -> list[Path]:
 def _parse(path: Path) -> Table:
     try:
         with path.open(encoding="utf-8-sig", newline="") as file:
-            first = file.readline()
-            file.seek(0)
-            reader = csv.reader(file, delimiter=_delimiter(path, first), strict=True, skipinitialspace=True)
+            reader = csv.reader(file, delimiter=_delimiter(path, file), strict=True, skipinitialspace=True)
             cells = [(reader.line_num, [cell.strip() for cell in row]) for row in reader]
     except OSError as error:
         raise DataError(f"Cannot read {path}: {error.strerror or error}.") from error
@@ -102,7 +114,9 @@ def _parse(path: Path) -> Table:
     return _understand(path, header, cells[1:])
 
 
-def _delimiter(path: Path, header: str) -> str:
+def _delimiter(path: Path, file: TextIO) -> str:
+    header = file.readline()
+    file.seek(0)
     if path.suffix.lower() == ".tsv" or ("\t" in header and "," not in header):
         return "\t"
     return ";" if ";" in header and "," not in header else ","  # as spreadsheets write it where , is the decimal point
@@ -154,7 +168,9 @@ def _labels(tables: list[Table], chosen: dict[str, list[int]]) -> Labels:
         names = [first.header[i] for i in first.class_columns]
         return from_columns({split: columns[of] for split, of in chosen.items()}, names)
     if first.class_columns:
-        notes.append(f"Columns left out: {few([first.header[i] for i in first.class_columns])}.")
+        notes.append(
+            f"Columns left out: {few([first.header[i] or 'one without a name' for i in first.class_columns])}."
+        )
     texts = [row[first.label] for row in rows]
     separator = next((mark for mark in ";|" if any(mark in text for text in texts)), None)
     if separator is None:
@@ -171,4 +187,4 @@ def _labels(tables: list[Table], chosen: dict[str, list[int]]) -> Labels:
     return labels
 
 
-SOURCE = Source("a CSV file", recognises, read)
+SOURCE = Source("a CSV file", recognises, read, certain=names_images)

@@ -1,0 +1,126 @@
+import json
+import shlex
+from pathlib import Path
+
+import pytest
+
+from processes import torchrun
+from short_runs import short, small_set
+from vitlab import api
+from vitlab.cli import main
+from vitlab.cli.train import report
+from vitlab.models.create import create
+from vitlab.recipes import RECIPES
+from vitlab.training.recipe import Recipe
+from vitlab.training.session import Outcome
+from vitlab.weights.load import save
+
+__all__ = ["short", "small_set"]
+
+
+@pytest.mark.parametrize(
+    ("options", "sentence"),
+    [
+        ("--batch-size 0", "batch_size must be at least 1, not 0."),
+        ("--optimiser.rate nan", "The learning rate must be positive and finite, not nan."),
+        ("--optimiser.betas 0.9 1", "optimiser.betas must be at least 0 and below 1, not 1.0."),
+        ("--data.workers -1", "data.workers must not be negative: -1."),
+        ("--seed -1", "seed must be a whole number from 0 to 2^64 - 1, not -1."),
+        ("--schedule.total '0 steps'", "A run of '0 steps' has no steps: make it longer."),
+        ("--device tpu", "This machine has no device 'tpu': choose cpu"),
+    ],
+)
+def test_nonsense_is_one_sentence_and_leaves_nothing(
+    options: str, sentence: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["train", "digits", "--out", str(tmp_path / "run"), *shlex.split(options)]) == 2
+    printed = capsys.readouterr()
+    assert printed.out == ""
+    assert printed.err.startswith(f"vitlab: {sentence}")
+    assert len(printed.err.splitlines()) == 1
+    assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize(
+    ("options", "sentence"),
+    [
+        (["--steps", "0"], "A run of '0 steps' has no steps: make it longer."),
+        (["--batch-size", "0"], "batch_size must be at least 1, not 0."),
+        (["--batch-size", "-3"], "batch_size must be at least 1, not -3."),
+        (["--rate", "0"], "The learning rate must be positive and finite, not 0.0."),
+        (["--patience", "0"], "patience must be at least 1, not 0."),
+        (["--val-fraction", "1"], "data.val_fraction must be at least 0 and below 1, not 1.0."),
+        (["--device", "foo"], "This machine has no device 'foo': choose cpu"),
+    ],
+)
+def test_finetune_takes_what_it_is_given(options: list[str], sentence: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """And refuses it before it looks for the data and the model, which are not there."""
+    assert main(["finetune", "--data", "gone/", "--model", "gone", *options]) == 2
+    assert capsys.readouterr().err.startswith(f"vitlab: {sentence}")
+
+
+@pytest.mark.parametrize("verb", ["evaluate accuracy --data digits", "embed pictures out.npz", "report run", "serve"])
+def test_one_rule_for_devices(
+    verb: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    save(create("vit-digits"), "model")
+    (tmp_path / "pictures").mkdir()
+    (tmp_path / "pictures" / "a.png").write_bytes(b"")
+    model = [] if verb == "report run" else ["--model", "model"]
+    assert main([*verb.split(), *model, "--device", "tpu"]) == 2
+    assert capsys.readouterr().err.startswith("vitlab: This machine has no device 'tpu': choose cpu")
+
+
+def test_a_size_that_patches_do_not_divide(small_set: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    save(create("vit-digits"), tmp_path / "model")
+    arguments = ["--data", str(small_set), "--model", str(tmp_path / "model"), "--out", str(tmp_path / "run")]
+    assert main(["finetune", *arguments, "--steps", "1", "--image-size", "9", "--device", "cpu"]) == 2
+    sentence = "choose sides that are multiples of 2, or a model with indivisible='pad'."
+    assert capsys.readouterr().err.endswith(f"do not divide an image of 9 x 9 px: {sentence}\n")
+
+
+def test_recipes_as_json(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["train", "--list", "--json"]) == 0
+    rows = json.loads(capsys.readouterr().out)
+    assert [row["name"] for row in rows] == list(RECIPES)
+    assert all(row["summary"] for row in rows)
+    assert main(["train", "--list"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert [line.split()[0] for line in lines] == ["recipe", *RECIPES]
+    assert main(["train", "--list", "digits"]) == 2
+    printed = capsys.readouterr()
+    assert printed.out == ""
+    assert "Unrecognized options: digits" in printed.err
+
+
+@pytest.mark.parametrize("as_json", [True, False])
+def test_one_process_speaks_for_all(
+    as_json: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    outcome = Outcome(tmp_path, "signal", 143, 7, {})
+    monkeypatch.setenv("RANK", "1")
+    assert report(outcome, as_json=as_json) == 143
+    assert capsys.readouterr().out == ""
+    monkeypatch.setenv("RANK", "0")
+    assert report(outcome, as_json=as_json) == 143
+    assert "7" in capsys.readouterr().out
+
+
+@pytest.mark.slow
+def test_two_processes_print_one_document(small_set: Path, tmp_path: Path) -> None:
+    train = ("-m", "vitlab", "train", "digits", "--data.source", small_set, "--batch-size", "16", "--device", "cpu")
+    ended = torchrun(*train, "--schedule.total", "2 steps", "--out", tmp_path / "run", "--json")
+    assert ended.returncode == 0, ended.stderr[-3000:]
+    assert json.loads(ended.stdout)["step"] == 2
+
+
+def test_a_damaged_checkpoint_is_one_sentence(
+    short: Recipe, tmp_path: Path, capsys: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
+) -> None:
+    folder = api.train(short, out=tmp_path / "run", device="cpu").folder
+    for path in folder.glob("checkpoints/*/.metadata"):
+        path.unlink()
+    assert main(["train", "--resume", str(folder), "--device", "cpu"]) == 2
+    assert "the checkpoint cannot be read" in capsys.readouterr().err.splitlines()[-1]
+    assert "root" not in {record.name for record in caplog.records}  # what Python prints by itself

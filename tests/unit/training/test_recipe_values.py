@@ -1,0 +1,75 @@
+"""Values that no run can mean are refused when they are given."""
+
+import math
+from typing import Any
+
+import pytest
+
+from vitlab.core.errors import ConfigError
+from vitlab.models.bit import BiTConfig
+from vitlab.models.vit import ViTConfig
+from vitlab.recipes.transfer import transfer_recipe
+from vitlab.training.durations import Pace
+from vitlab.training.optimisers import Optimiser
+from vitlab.training.recipe import DataChoice, Recipe
+from vitlab.training.schedules import Schedule, resolve
+
+TINY = {"image_size": (8, 8), "patch_size": 4, "width": 8, "depth": 1, "mlp_dim": 8, "heads": 1}
+DATA: dict[str, Any] = {"num_images": 1000, "picture": (64, 64), "on_gpu": False, "held_out": 0.1}
+
+
+@pytest.mark.parametrize(
+    ("kind", "values"),
+    [
+        (Recipe, {"batch_size": [0, -3], "accumulate": [0], "patience": [0], "max_skipped": [0], "seed": [-1, 2**64]}),
+        (Recipe, {"evaluate_every": ["never"], "checkpoint_every": ["-1 steps"], "log_every": [""]}),
+        (DataChoice, {"val_fraction": [-0.1, 1.0, math.nan], "repeats": [0], "max_unreadable": [-0.1, 1.1]}),
+        (DataChoice, {"workers": [-1]}),
+        (Optimiser, {"rate": [0.0, -1.0, math.nan, math.inf], "betas": [(0.9, 1.0), (-0.1, 0.9)], "eps": [0.0]}),
+        (Optimiser, {"momentum": [-0.1, 1.0], "clip": [0.0, -1.0], "update_clip": [0.0], "sam": [0.0, math.nan]}),
+        (Optimiser, {"average": [0.0, 1.0], "weight_decay": [-0.1], "head_weight_decay": [-0.1], "l2": [-0.1]}),
+        (Optimiser, {"layer_decay": [0.0, 1.1], "head_rate": [0.0, -1.0]}),
+        (Schedule, {"total": ["0 steps", "soon"], "warmup": ["-5%"], "drops": [("later",)], "end": [2.0]}),
+    ],
+)
+def test_nonsense_is_one_sentence(kind: type, values: dict[str, list[Any]]) -> None:
+    kind()
+    for name, wrong in values.items():
+        for value in wrong:
+            with pytest.raises(ConfigError, match=r"^[^\n]+\.$"):
+                kind(**{name: value})
+
+
+def test_the_limits_themselves_are_taken() -> None:
+    Recipe(batch_size=1, accumulate=1, patience=None, max_skipped=1, seed=2**64 - 1, evaluate_every="0 steps")
+    DataChoice(val_fraction=0.0, workers=0, max_unreadable=1.0)
+    Optimiser(rate=1e30, betas=(0.0, 0.0), momentum=0.0, layer_decay=1.0, update_clip=None)
+
+
+def test_what_contradicts_itself() -> None:
+    with pytest.raises(ConfigError, match="needs a momentum"):
+        Optimiser(name="sgd", nesterov=True, momentum=0.0)
+    with pytest.raises(ConfigError, match="without weight decay"):
+        Optimiser(name="sgd", weight_decay=0.1)
+    with pytest.raises(ConfigError, match="without weight decay"):
+        Optimiser(name="sgd", head_weight_decay=0.1)
+    Optimiser(name="sgd", head_weight_decay=0.0)
+
+
+def test_a_timescale_is_a_step_at_least() -> None:
+    with pytest.raises(ConfigError, match=r"schedule\.timescale"):
+        Schedule(kind="rsqrt", timescale="0 steps")
+    Schedule(kind="cosine", timescale="0 steps")  # which has none
+    short = Schedule(kind="rsqrt", total="10 steps", warmup="0 steps", timescale="1%")
+    assert resolve(short, Pace(1, 10)).factor(1) > 0
+
+
+@pytest.mark.parametrize("config", [ViTConfig(**TINY), BiTConfig()])
+def test_what_is_given_to_finetune_is_taken_or_refused(config: ViTConfig | BiTConfig) -> None:
+    nonsense: list[dict[str, Any]] = [{"steps": 0}, {"steps": -1}, {"batch_size": 0}, {"batch_size": -3}, {"rate": 0.0}]
+    for wrong in nonsense:
+        with pytest.raises(ConfigError):
+            transfer_recipe("data", "model", config, **DATA, **wrong)
+    recipe = transfer_recipe("data", "model", config, **DATA, steps=10, batch_size=4, rate=0.5)
+    assert (recipe.schedule.total, recipe.batch_size, recipe.optimiser.rate) == ("10 steps", 4, 0.5)
+    assert transfer_recipe("data", "model", config, **DATA, image_size=0).model.image_size == 0  # the model refuses it
