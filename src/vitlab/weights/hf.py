@@ -28,7 +28,6 @@ from vitlab.weights.hf_settings import (
     kind_of,
     read_config,
     read_labels,
-    several_labels,
     vision_settings,
     write_labels,
     write_settings,
@@ -66,9 +65,7 @@ class HuggingFace(Format):
         found = rules(config, kind, tower, names, location.where)
         if values.get("pooler_act", "tanh") != "tanh":  # else whoever asks for a representation gets the pooler
             found = [rule for rule in found if not rule.ours.startswith("representation.")]
-        return Contents(
-            config, found, preprocess, read_labels(settings, where), assumed, multi_label=several_labels(settings)
-        )
+        return Contents(config, found, preprocess, assumed=assumed, **read_labels(settings, where))
 
     def write(self, model: Model, path: Path) -> None:
         config = plain_vit(model, self.name)

@@ -13,7 +13,7 @@ from vitlab.models.bit import BiTConfig
 from vitlab.models.contract import Model
 from vitlab.weights.format import Contents, Format, Location, cannot_hold, check_holds
 from vitlab.weights.hf_preprocess import find_preprocess, write_preprocess
-from vitlab.weights.hf_settings import read_labels, several_labels, write_labels
+from vitlab.weights.hf_settings import read_labels, write_labels
 from vitlab.weights.mapping import Rule, same, to_theirs
 from vitlab.weights.native import check_replaceable, write_json
 from vitlab.weights.torch_resnet import TRANSFORMERS, read_sizes, resnet_rules
@@ -97,14 +97,7 @@ class HuggingFaceBiT(Format):
         size = hints.get("image_size") or preprocess.size
         config = replace(config, {"image_size": size}, where=where)
         found = rules(config, _tower(shapes))
-        return Contents(
-            config,
-            found,
-            preprocess.with_size(size),
-            read_labels(settings, where),
-            assumed,
-            multi_label=several_labels(settings),
-        )
+        return Contents(config, found, preprocess.with_size(size), assumed=assumed, **read_labels(settings, where))
 
     def write(self, model: Model, path: Path) -> None:
         config = model.config

@@ -16,7 +16,7 @@ from vitlab.models.cvt import CvTConfig
 from vitlab.weights.format import Contents, Format, Location, cannot_hold, check_holds, layer_indices
 from vitlab.weights.hf_preprocess import DEFAULTS as PREPROCESS
 from vitlab.weights.hf_preprocess import find_preprocess, write_preprocess
-from vitlab.weights.hf_settings import read_labels, several_labels, write_labels
+from vitlab.weights.hf_settings import read_labels, write_labels
 from vitlab.weights.mapping import Rule, reshaped, same, to_theirs
 from vitlab.weights.native import check_replaceable, write_json
 
@@ -197,14 +197,7 @@ class HuggingFaceCvT(Format):
         found = rules(config, TRANSFORMERS, tower)
         if f"{TRANSFORMERS.norm}.weight" not in shapes:  # CvtModel, which ends before the norm
             found = [rule for rule in found if not rule.ours.startswith("norm.")]
-        return Contents(
-            config,
-            found,
-            preprocess.with_size(size),
-            read_labels(settings, where),
-            assumed,
-            multi_label=several_labels(settings),
-        )
+        return Contents(config, found, preprocess.with_size(size), assumed=assumed, **read_labels(settings, where))
 
     def write(self, model: Model, path: Path) -> None:
         config = model.config

@@ -202,7 +202,12 @@ def write_settings(kind: str, config: ViTConfig) -> dict[str, Any]:
     return values
 
 
-def read_labels(settings: Mapping[str, Any], where: str) -> tuple[str, ...] | None:
+def read_labels(settings: Mapping[str, Any], where: str) -> dict[str, Any]:
+    """For `Contents`: the class names, and whether an image may have several."""
+    return {"labels": _names(settings, where), "multi_label": settings.get("problem_type") == MULTI_LABEL}
+
+
+def _names(settings: Mapping[str, Any], where: str) -> tuple[str, ...] | None:
     """The class names of id2label, or None where they are absent or transformers' own LABEL_0, LABEL_1, ..."""
     names = settings.get("id2label")
     if not isinstance(names, Mapping) or not names:
@@ -215,11 +220,6 @@ def read_labels(settings: Mapping[str, Any], where: str) -> tuple[str, ...] | No
         raise CheckpointError(f"{where}: the keys of 'id2label' must be the class numbers from 0, none left out.")
     labels = tuple(ordered[i] for i in range(len(ordered)))
     return None if all(label == f"LABEL_{i}" for i, label in enumerate(labels)) else labels
-
-
-def several_labels(settings: Mapping[str, Any]) -> bool:
-    """Whether an image may have several classes."""
-    return settings.get("problem_type") == MULTI_LABEL
 
 
 def write_labels(model: Model) -> dict[str, Any]:
