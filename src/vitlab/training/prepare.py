@@ -286,7 +286,7 @@ class LoaderFeed:
 def score(
     model: Model, split: Split, pixels: Pixels | None, recipe: Recipe, world: World, autocast: Callable[[], Any]
 ) -> dict[str, float]:
-    """Accuracy and loss over a split, each sample once; `score` is what selects: accuracy, or minus the loss."""
+    """Accuracy and loss over a split, each sample once; `score`, which selects, is the accuracy."""
     sums = torch.zeros(3, dtype=torch.float64, device=world.device)  # loss, right, count
     objective = Supervised(loss_kind(recipe, split))
     with torch.no_grad(), autocast(), _evaluating(model):  # inference mode does not go with sharded models

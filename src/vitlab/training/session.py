@@ -46,7 +46,8 @@ from vitlab.weights.load import load, save
 # times as long.
 ONE_THREAD = 1_000_000
 LOOK_AT = 100  # images of each part that are decoded before a run starts, to say whether some cannot be
-HOW = frozenset({"spread", "compile", "data.workers", "data.resident", "tracker"})  # may change: not what is computed
+# where and how a run is computed, which may change when it is resumed
+HOW = frozenset({"spread", "compile", "data.workers", "data.resident", "tracker"})
 # what gloo's and NCCL's errors say when the other end is gone
 LOST_PEER = ("Connection closed by peer", "Connection reset by peer", "Broken pipe", "NCCL")
 

@@ -107,6 +107,8 @@ def save(model: Model, path: str | Path, format: str = "vitlab") -> None:
     """The model at `path` in one of the formats vitlab, google, big_vision, timm, hf, torchvision."""
     if format not in formats():
         raise unknown_name("checkpoint format", format, formats(), f" The formats are {', '.join(formats())}.")
+    if model.multi_label and format not in ("vitlab", "hf"):
+        logger.warning("The %s format cannot say that images may have several labels: its readers take one.", format)
     formats()[format].write(model, Path(path))
 
 

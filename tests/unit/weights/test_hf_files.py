@@ -290,7 +290,7 @@ def test_class_names(folder: Path) -> None:
     assert config.label2id["maus"] == 2
 
 
-def test_images_with_several_classes(folder: Path) -> None:
+def test_images_with_several_classes(folder: Path, caplog: pytest.LogCaptureFixture) -> None:
     assert not load(folder).multi_label
     edit(folder / "config.json", problem_type="multi_label_classification")
     model = load(folder)
@@ -300,6 +300,8 @@ def test_images_with_several_classes(folder: Path) -> None:
     config = hf.AutoConfig.from_pretrained(folder.parent / "again", local_files_only=True)
     assert config.problem_type == "multi_label_classification"
     assert load(folder.parent / "again").multi_label
+    save(model, folder.parent / "silent.safetensors", "timm")
+    assert "several labels" in caplog.text
 
 
 def test_a_thousand_unnamed_classes_are_imagenets(tmp_path: Path) -> None:
