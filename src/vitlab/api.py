@@ -82,12 +82,15 @@ def train(
     return _reported(session.train(chosen, _run_folder(out, chosen.name), device=device, show=show), device)
 
 
-def resume(run: StrPath, *, device: str | None = None, show: bool = False) -> "Outcome":
-    """Go on with a run from its last checkpoint."""
+def resume(run: StrPath, *, recipe: "Recipe | None" = None, device: str | None = None, show: bool = False) -> "Outcome":
+    """Go on with a run from its last checkpoint.
+
+    A `recipe` may say otherwise than the run's how it is computed and where its data are, not what it computes.
+    """
     from vitlab.training import session
 
     device = choose_device(device)
-    return _reported(session.resume(Path(run), device=device, show=show), device)
+    return _reported(session.resume(Path(run), recipe=recipe, device=device, show=show), device)
 
 
 def report(

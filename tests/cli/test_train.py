@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 
+from changing import changed
 from processes import torchrun
 from short_runs import short, small_set
 from vitlab import api
@@ -124,3 +125,22 @@ def test_a_damaged_checkpoint_is_one_sentence(
     assert main(["train", "--resume", str(folder), "--device", "cpu"]) == 2
     assert "the checkpoint cannot be read" in capsys.readouterr().err.splitlines()[-1]
     assert "root" not in {record.name for record in caplog.records}  # what Python prints by itself
+
+
+def test_a_run_is_resumed_with_what_may_change_alone(
+    short: Recipe, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = api.train(changed(short, **{"schedule.total": "4 steps"}), out=tmp_path / "run", device="cpu").folder
+    resume = ["train", "--resume", str(folder), "--device", "cpu"]
+    assert main([*resume, "--optimiser.rate", "1", "--batch-size", "8"]) == 2
+    assert "optimiser.rate: 0.003, now 1.0; batch_size: 16, now 8." in capsys.readouterr().err
+    assert main(["train", "digits", *resume[1:]]) == 2
+    assert "keep: 'best', now 'last'." in capsys.readouterr().err
+    assert main([*resume, "--out", str(tmp_path / "other")]) == 2
+    assert "not both" in capsys.readouterr().err
+    assert main(["train", "--resume"]) == 2
+    assert "Name the run's folder" in capsys.readouterr().err
+    assert main(["train", "--resume", "--help"]) == 0
+    assert "data.source (where the same data are now)" in " ".join(capsys.readouterr().out.split())
+    assert main([*resume, "--data.workers", "0", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["step"] == 4

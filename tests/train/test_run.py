@@ -3,6 +3,7 @@
 import dataclasses
 import functools
 import json
+import shutil
 import signal
 from pathlib import Path
 from typing import Any
@@ -242,6 +243,36 @@ def test_a_recipe_that_was_edited_is_refused(short: Recipe, tmp_path: Path) -> N
     path.write_text(path.read_text().replace('"4 steps"', '"8 steps"'))
     with pytest.raises(RunError, match=r"schedule\.total: '4 steps', now '8 steps'"):
         session.resume(path.parent, device="cpu", show=False)
+
+
+@pytest.mark.parametrize("fields", [{}, {"model.lora": 2}, {"model.train_only": "head"}])
+def test_a_run_goes_on_where_its_data_moved_and_its_first_weights_are_gone(
+    short: Recipe, small_set: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fields: dict[str, object]
+) -> None:
+    first = api.create("vit-digits", depth=1, width=16, mlp_dim=32, num_classes=7, image_size=16)
+    first.preprocess = dataclasses.replace(first.preprocess, mean=(0.1, 0.2, 0.3))  # which no field of a recipe says
+    api.save(first, tmp_path / "first")
+    chosen = {"model.source": str(tmp_path / "first"), "model.pretrained": True, "model.set": (), **fields}
+    recipe = changed(short, **chosen)
+    session.train(recipe, tmp_path / "whole", device="cpu", show=False)
+    with monkeypatch.context() as patch:
+        lose_at(9, patch)
+        with pytest.raises(KeyboardInterrupt):
+            session.train(recipe, tmp_path / "lost", device="cpu", show=False)
+    shutil.rmtree(tmp_path / "first")
+    moved = small_set.rename(tmp_path / "moved.npz")
+    with pytest.raises(RunError, match=r"elsewhere now\? vitlab train --resume '.*lost' --data\.source"):
+        session.resume(tmp_path / "lost", device="cpu", show=False)
+    there = changed(recipe, **{"data.source": str(moved)})
+    session.resume(tmp_path / "lost", recipe=there, device="cpu", show=False)
+    same_run(tmp_path / "whole", tmp_path / "lost")
+    assert api.load(tmp_path / "lost").preprocess == api.load(tmp_path / "whole").preprocess
+    assert session.recipe_of(tmp_path / "lost") == there
+    with np.load(moved) as arrays:
+        np.savez(tmp_path / "other.npz", images=arrays["images"], labels=arrays["labels"][::-1])
+    other = changed(recipe, **{"data.source": str(tmp_path / "other.npz")})
+    with pytest.raises(RunError, match="changed since"):
+        session.resume(tmp_path / "lost", recipe=other, device="cpu", show=False)
 
 
 @pytest.mark.parametrize("fields", [{"model.train_only": "head"}, {"model.lora": 2}])

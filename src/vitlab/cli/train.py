@@ -19,9 +19,15 @@ Examples:
   vitlab train cifar10 --data.source data/cifar-10-batches-py --schedule.total "100 epochs"
   vitlab train digits --out runs/mine --optimiser.rate 1e-3 --model.set positions=relative positions_at=shared pool=mean
   vitlab train --resume runs/mine
+  vitlab train --resume runs/mine --data.source /elsewhere/photos --data.workers 8
   torchrun --nproc-per-node 8 -m vitlab train vit-b16-imagenet --data.source data/imagenet --out runs/b16
 
 `vitlab train RECIPE --help` shows the fields of a recipe and their values.
+"""
+RESUMING = """Go on with a run from its last checkpoint, by its own recipe.
+
+Fields that say how it is computed may change: data.source (where the same data are now), data.workers, data.resident,
+spread, compile, tracker. A change of any other is refused, and named.
 """
 FLAGS = (tyro.conf.FlagCreatePairsOff,)
 
@@ -32,6 +38,8 @@ class Where:
 
     out: Path | None = None
     """The run's folder; by default runs/RECIPE, with a number behind it where that is taken."""
+    resume: Path | None = None
+    """Go on with the run in this folder, from its last checkpoint."""
     device: str | None = None
     """cpu, cuda, ...; by default a GPU where there is one."""
     json: bool = False
@@ -45,12 +53,12 @@ def main(arguments: Sequence[str]) -> int:
     if rest[0] == "--list":
         return _list(rest[1:])
     if rest[0] == "--resume":
-        return _resume(rest[1:])
+        return _resume(rest)
     if rest[0].startswith("-"):
         from vitlab.core.errors import Error
 
         raise Error(f"Name a recipe before '{rest[0]}': vitlab train RECIPE; `vitlab train --list` names them all.")
-    return _new(rest[0], rest[1:])
+    return _named(rest[0], rest[1:])
 
 
 def _list(rest: list[str]) -> int:
@@ -73,33 +81,27 @@ def _list(rest: list[str]) -> int:
 
 
 def _resume(rest: list[str]) -> int:
-    from vitlab import api
-
-    @dataclass(frozen=True)
-    class Arguments:
-        run: tyro.conf.Positional[Path]
-        """The run's folder."""
-        device: str | None = None
-        """cpu, cuda, ...; by default a GPU where there is one."""
-        json: bool = False
-        """Print the outcome as one JSON document."""
-
-    given = tyro.cli(
-        Arguments,
-        prog="vitlab train --resume",
-        description="Go on with a run from its last checkpoint.",
-        args=rest,
-        config=FLAGS,
-    )
-    return report(api.resume(given.run, device=given.device, show=True), as_json=given.json)
-
-
-def _new(name: str, rest: list[str]) -> int:
-    from vitlab import api
-    from vitlab.recipes import RECIPES, find_recipe
+    from vitlab.core.errors import Error
     from vitlab.training.recipe import Recipe
+    from vitlab.training.session import recipe_of
 
-    default = find_recipe(name)
+    if {"-h", "--help"} & set(rest):
+        return _run("--resume RUN", Recipe(), RESUMING, ["--help"])
+    if len(rest) < 2 or rest[1].startswith("-"):
+        raise Error("Name the run's folder: vitlab train --resume RUN.")
+    return _run("--resume RUN", recipe_of(Path(rest[1])), RESUMING, rest)
+
+
+def _named(name: str, rest: list[str]) -> int:
+    from vitlab.recipes import RECIPES, find_recipe
+
+    return _run(name, find_recipe(name), RECIPES[name].__doc__, rest)
+
+
+def _run(what: str, default: Any, description: str | None, rest: list[str]) -> int:
+    from vitlab import api
+    from vitlab.core.errors import Error
+    from vitlab.training.recipe import Recipe
 
     @dataclass(frozen=True)
     class Arguments(Where):
@@ -107,12 +109,18 @@ def _new(name: str, rest: list[str]) -> int:
 
     given = tyro.cli(
         Arguments,
-        prog=f"vitlab train {name}",
-        description=RECIPES[name].__doc__,
+        prog=f"vitlab train {what}",
+        description=description,
         args=rest,
         config=(*FLAGS, tyro.conf.AvoidSubcommands),
     )
-    return report(api.train(given.recipe, out=given.out, device=given.device, show=True), as_json=given.json)
+    if given.resume is None:
+        outcome = api.train(given.recipe, out=given.out, device=given.device, show=True)
+    elif given.out is None:
+        outcome = api.resume(given.resume, recipe=given.recipe, device=given.device, show=True)
+    else:
+        raise Error("Give --out for a new run or --resume for one that exists, not both.")
+    return report(outcome, as_json=given.json)
 
 
 def report(outcome: Any, *, as_json: bool) -> int:

@@ -64,6 +64,13 @@ def empty_model(config: Any, preprocess: Preprocess | None = None) -> Model:
         return FAMILIES[family_name(config)].model(config, preprocess)
 
 
+def fresh_model(config: Any, preprocess: Preprocess | None = None) -> Model:
+    """A model of that configuration with fresh weights."""
+    model = empty_model(config, preprocess).to_empty(device="cpu")
+    model.initialize()
+    return model
+
+
 def as_size(image_size: int | tuple[int, int]) -> tuple[int, int]:
     """A side, or (height, width), as (height, width)."""
     return (image_size, image_size) if isinstance(image_size, int) else image_size
@@ -89,6 +96,4 @@ def create(
         changes["num_classes"] = num_classes
     if image_size is not None:
         changes["image_size"] = as_size(image_size)
-    model = empty_model(change(built, changes, where=name)).to_empty(device="cpu")
-    model.initialize()
-    return model
+    return fresh_model(change(built, changes, where=name))

@@ -4,6 +4,7 @@ import contextlib
 import os
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
@@ -11,7 +12,7 @@ import torch
 from torch import Tensor
 from torch.distributed.fsdp import FSDPModule
 
-from vitlab.core.config import parse_assignments
+from vitlab.core.config import from_dict, parse_assignments, to_dict
 from vitlab.core.errors import ConfigError, Error
 from vitlab.core.preprocess import Preprocess
 from vitlab.core.random import key, torch_seed
@@ -22,7 +23,7 @@ from vitlab.data.open import hold_out, open_data
 from vitlab.data.order import EvaluationOrder, Order, balanced_weights
 from vitlab.data.resident import Pixels, ResidentFeed, common_size, load_inputs, load_pixels
 from vitlab.models.contract import Model
-from vitlab.models.create import create
+from vitlab.models.create import create, fresh_model
 from vitlab.objectives.contract import Objective
 from vitlab.objectives.distillation import Distillation, separate_heads
 from vitlab.objectives.supervised import Supervised, one_hot
@@ -30,6 +31,7 @@ from vitlab.training.adapters import choose
 from vitlab.training.distribution import World
 from vitlab.training.recipe import ModelChoice, Recipe
 from vitlab.weights.load import load
+from vitlab.weights.native import config_settings, read_config
 
 RESIDENT_LIMIT = {"cuda": 0.25, "cpu": 0.1}  # the share of the device's memory that a resident set may take
 RESIDENT_SIDE = 96  # px; larger pictures are stored encoded, and decoded in workers
@@ -69,6 +71,20 @@ def open_parts(recipe: Recipe) -> DataSet:
     if "val" not in dataset.splits and "train" in dataset.splits:
         dataset = hold_out(dataset, recipe.data.val_fraction)
     return dataset
+
+
+def architecture(model: Model) -> dict[str, Any]:
+    """All that `rebuild_model` needs of a model, but for its weights."""
+    return {**config_settings(model), "preprocess": to_dict(model.preprocess)}
+
+
+def rebuild_model(recipe: Recipe, dataset: DataSet, settings: Mapping[str, Any], where: Path) -> Model:
+    """A run's model for the weights of its checkpoint, also where the source of its first weights is gone."""
+    preprocess = from_dict(Preprocess, settings.get("preprocess", {}), where=str(where))
+    model = fresh_model(read_config(settings, where), preprocess)
+    choose(model, recipe.model.train_only, recipe.model.lora)
+    model.labels, model.multi_label = dataset.classes, dataset.multi_label
+    return model
 
 
 def build_model(recipe: Recipe, dataset: DataSet) -> Model:

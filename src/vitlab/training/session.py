@@ -17,6 +17,7 @@ from torch.distributed.checkpoint.state_dict import StateDictOptions, get_model_
 
 from vitlab.core.compiling import compile_options
 from vitlab.core.config import from_dict, to_dict
+from vitlab.core.errors import Error
 from vitlab.core.record import environment, write_json
 from vitlab.data.contract import DataSet
 from vitlab.data.description import describe
@@ -45,9 +46,10 @@ from vitlab.weights.load import load, save
 # Parameters below which a CPU's threads wait for each other longer than they work: on a machine with other work, ten
 # times as long.
 ONE_THREAD = 1_000_000
+ARCHITECTURE = "architecture.json"  # a run's file: its model but for the weights, which checkpoints hold
 LOOK_AT = 100  # images of each part that are decoded before a run starts, to say whether some cannot be
-# where and how a run is computed, which may change when it is resumed
-HOW = frozenset({"spread", "compile", "data.workers", "data.resident", "tracker"})
+# where and how a run is computed, which may change when it is resumed; the data are known by their fingerprint
+HOW = frozenset({"spread", "compile", "data.source", "data.workers", "data.resident", "tracker"})
 # what gloo's and NCCL's errors say when the other end is gone
 LOST_PEER = ("Connection closed by peer", "Connection reset by peer", "Broken pipe", "NCCL")
 
@@ -74,12 +76,16 @@ def train(recipe: Recipe, folder: Path, *, device: str | None = None, show: bool
 
 def resume(folder: Path, *, recipe: Recipe | None = None, device: str | None = None, show: bool = True) -> Outcome:
     """Go on with a run from its last checkpoint; a recipe that is not the run's is refused, but for how it is run."""
-    saved = read_json(folder / "recipe.json")
-    chosen = from_dict(Recipe, saved, where=str(folder / "recipe.json")) if recipe is None else recipe
-    first = read_json(folder / "environment.json").get("recipe", saved)
+    chosen = recipe_of(folder) if recipe is None else recipe
+    first = read_json(folder / "environment.json").get("recipe") or read_json(folder / "recipe.json")
     if changed := differences(first, to_dict(chosen), free=HOW):
         raise RunError(f"The recipe is not the one that {folder} was started with: {'; '.join(changed)}.")
     return _run(chosen, folder, device=device, show=show)
+
+
+def recipe_of(folder: Path) -> Recipe:
+    """The recipe of a run, as it was last run."""
+    return from_dict(Recipe, read_json(folder / "recipe.json"), where=str(folder / "recipe.json"))
 
 
 def _run(recipe: Recipe, folder: Path, *, device: str | None, show: bool) -> Outcome:
@@ -91,9 +97,7 @@ def _run(recipe: Recipe, folder: Path, *, device: str | None, show: bool) -> Out
         stack.enter_context(stop.listening())
         if world.size > 1:
             torch.distributed.barrier()
-        dataset = prepare.open_parts(recipe)
-        if world.first:
-            _check_data(recipe, folder, dataset)
+        dataset = _open_data(recipe, folder)
         try:
             return _train(recipe, folder, dataset, world, stop, show=show and world.first, stack=stack)
         except (OSError, SafetensorError) as error:
@@ -114,22 +118,33 @@ def _run(recipe: Recipe, folder: Path, *, device: str | None, show: bool) -> Out
             ) from error
 
 
-def _check_data(recipe: Recipe, folder: Path, dataset: DataSet) -> None:
-    path = folder / "data.json"
+def _open_data(recipe: Recipe, folder: Path) -> DataSet:
+    """The run's data, which are still what they were when it started."""
+    path, elsewhere = folder / "data.json", f"vitlab train --resume '{folder}' --data.source WHERE"
+    try:
+        dataset = prepare.open_parts(recipe)
+    except Error as error:
+        if not path.exists() or Path(recipe.data.source).exists():
+            raise
+        raise RunError(f"{error} Are the data of {folder} elsewhere now? {elsewhere}") from error
     if path.exists() and read_json(path)["fingerprint"] != dataset.fingerprint:
         raise RunError(
-            f"The data ({recipe.data.source}) changed since {folder} was started: bring the old state back, or start a"
-            " new run."
+            f"The data ({recipe.data.source}) changed since {folder} was started: bring the old state back (where it"
+            f" lies elsewhere, {elsewhere}), or start a new run."
         )
+    return dataset
 
 
-def _record(recipe: Recipe, folder: Path, dataset: DataSet) -> None:
-    """Write what the run is; the recipe a second time, to tell whether it was changed."""
+def _record(recipe: Recipe, folder: Path, dataset: DataSet, model: Model) -> None:
+    """Write what the run is: the recipe as it is run, and as it was first, to tell whether it was changed."""
     if not (folder / "data.json").exists():
         data = {"name": dataset.name, "fingerprint": dataset.fingerprint, "classes": list(dataset.classes)}
         write_json(folder / "environment.json", {**environment(decoder_name()), "recipe": to_dict(recipe)})
         write_json(folder / "recipe.json", to_dict(recipe))
+        write_json(folder / ARCHITECTURE, prepare.architecture(model))
         write_json(folder / "data.json", data)
+    elif to_dict(recipe) != read_json(folder / "recipe.json"):
+        write_json(folder / "recipe.json", to_dict(recipe))
 
 
 def _train(
@@ -150,7 +165,12 @@ def _train(
     for line in describe(dataset, look=LOOK_AT if show else 0).lines():
         view.say(line)
 
-    model = prepare.build_model(recipe, dataset).to(world.device).train()
+    kept, known = checkpoints.complete(folder / "checkpoints"), folder / ARCHITECTURE
+    if kept and known.exists():
+        model = prepare.rebuild_model(recipe, dataset, read_json(known), known)
+    else:
+        model = prepare.build_model(recipe, dataset)
+    model = model.to(world.device).train()
     if (note := synchronise(model, world)) is not None:
         view.say(note)
     hold_still(model)
@@ -167,7 +187,7 @@ def _train(
     optimisers = build(model, objective.parameters(), recipe.optimiser, on_device=alone_on_gpu)
     average = None if recipe.optimiser.average is None else Average(model, recipe.optimiser.average)
     state = State(model, objective, optimisers, average)
-    if kept := checkpoints.complete(folder / "checkpoints"):
+    if kept:
         checkpoints.read(kept[-1][1], state)
         view.say(f"Going on from step {state.progress.step}.")
     if recipe.compile:
@@ -202,7 +222,7 @@ def _train(
     if recipe.compile and isinstance(stepper, CapturedStepper):
         stepper.compile()
     if world.first:
-        _record(recipe, folder, dataset)
+        _record(recipe, folder, dataset, model)
     sinks = open_sinks(folder, recipe.name, recipe.tracker, after=state.progress.step) if world.first else []
     for sink in sinks:
         stack.callback(sink.close)

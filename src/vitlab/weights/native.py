@@ -33,15 +33,8 @@ class Native(Format):
 
     def read(self, location: Location, hints: Mapping[str, Any]) -> Contents:
         del hints
-        settings, where = location.settings, location.folder / "config.json"
-        assert settings is not None
-        if not isinstance(settings.get("version"), int) or settings["version"] > VERSION:
-            raise CheckpointError(
-                f"{where}: version {settings.get('version')!r} of the native format is newer than this vitlab reads."
-            )
-        if not isinstance(settings.get("family"), str) or not isinstance(settings.get("config"), Mapping):
-            raise CheckpointError(f"{where}: 'family' or 'config' is missing.")
-        config = from_dict(family_of(settings["family"]).config, settings["config"], where=str(where))
+        assert location.settings is not None
+        config = read_config(location.settings, location.folder / "config.json")
         preprocess_file, labels_file = location.folder / "preprocess.json", location.folder / "labels.json"
         preprocess = from_dict(Preprocess, read_json(preprocess_file), where=str(preprocess_file))
         labels, several = None, False
@@ -56,20 +49,31 @@ class Native(Format):
 
     def write(self, model: Model, path: Path) -> None:
         check_replaceable(path, FILES, lambda settings: settings.get("format") == "vitlab")
-        settings = {
-            "format": "vitlab",
-            "version": VERSION,
-            "family": family_name(model.config),
-            "config": to_dict(model.config),
-        }
         with atomic_folder(path) as folder:
-            write_json(folder / "config.json", settings)
+            write_json(folder / "config.json", config_settings(model))
             write_json(folder / "preprocess.json", to_dict(model.preprocess))
             if model.labels is not None:
                 several = {"multi_label": True} if model.multi_label else {}
                 write_json(folder / "labels.json", {"labels": list(model.labels), **several})
             save_file(_stored(model), folder / "model.safetensors", metadata={"format": "pt"})
             card.write(folder, card.own_text(path) or _card(model, path))
+
+
+def config_settings(model: Model) -> dict[str, Any]:
+    """What config.json says of a model."""
+    family, config = family_name(model.config), to_dict(model.config)
+    return {"format": "vitlab", "version": VERSION, "family": family, "config": config}
+
+
+def read_config(settings: Mapping[str, Any], where: Path) -> Any:
+    """The model's configuration that config.json describes."""
+    if not isinstance(settings.get("version"), int) or settings["version"] > VERSION:
+        raise CheckpointError(
+            f"{where}: version {settings.get('version')!r} of the native format is newer than this vitlab reads."
+        )
+    if not isinstance(settings.get("family"), str) or not isinstance(settings.get("config"), Mapping):
+        raise CheckpointError(f"{where}: 'family' or 'config' is missing.")
+    return from_dict(family_of(settings["family"]).config, settings["config"], where=str(where))
 
 
 def is_own(names: Collection[str]) -> bool:
