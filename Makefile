@@ -31,8 +31,10 @@ fmt: .venv/.dev ## format, and repair what the linter can
 	@$(PY) -m ruff check --fix .
 	@$(PY) -m ruff format .
 
+# What ends in _peers.py is started by the benchmark that it belongs to.
 bench: .venv/.dev ## every benchmark in turn
 	@set -e; for script in benchmarks/*.py; do \
+	    case "$$script" in *_peers.py) continue;; esac; \
 	    grep -q __main__ "$$script" || continue; \
 	    echo "== $$script"; $(PY) "$$script"; \
 	done

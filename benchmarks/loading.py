@@ -8,7 +8,9 @@ flip, two workers, bilinear; the consumer holds normalised float32 batches. A ro
 in, and times the batches after that. A ratio above 1 means that vitlab is faster: the median of the paired rounds.
 
 timm's loader normalises in the consumer; torchvision's transforms do so in the workers, as documented, or, in a second
-variant, on the batch. torchvision's own JPEG decoder does not load beside every torch: Pillow decodes, as in timm.
+variant, on the batch. vitlab's training on a CPU normalises into a batch that it keeps, which saves the pages of a new
+one; a third variant of torchvision's does the same by vitlab's function. torchvision's own JPEG decoder does not load
+beside every torch: Pillow decodes, as in timm.
 """
 
 import argparse
@@ -23,7 +25,7 @@ import time
 from collections.abc import Callable, Generator
 from contextlib import ExitStack, closing
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, TypeAlias
 
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 sys.path.insert(0, str(Path(__file__).parent))
@@ -46,6 +48,7 @@ from vitlab.data.sources.files import Files
 
 SIZE = 224
 LENGTH = 10**6  # of the peers' epochs: none ends while it is timed
+Batches: TypeAlias = Callable[[list[Path], int, int, ExitStack], Generator[Tensor]]
 
 
 def make_photos(folder: Path, num: int) -> list[Path]:
@@ -101,10 +104,16 @@ def ours(paths: list[Path], batch: int, workers: int, stack: ExitStack) -> Gener
         seed=0,
     )
     stack.enter_context(loader)
+    normalise = into_one(batch)
+    for images, *_ in loader:
+        yield normalise(images)
+
+
+def into_one(batch: int) -> Callable[[Tensor], Tensor]:
+    """Normalisation into one batch that is kept, as vitlab trains on a CPU."""
     preprocess = Preprocess(size=(SIZE, SIZE), mean=IMAGENET_MEAN, std=IMAGENET_STD)
     out = torch.empty(batch, 3, SIZE, SIZE)
-    for images, *_ in loader:
-        yield preprocess.normalise(images, out)
+    return lambda images: preprocess.normalise(images, out)
 
 
 def timms(paths: list[Path], batch: int, workers: int, stack: ExitStack) -> Generator[Tensor]:
@@ -131,19 +140,21 @@ def timms(paths: list[Path], batch: int, workers: int, stack: ExitStack) -> Gene
         yield images
 
 
-def torchvisions(in_workers: bool) -> Callable[[list[Path], int, int, ExitStack], Generator[Tensor]]:
+def torchvisions(
+    normalised: Literal["in workers", "as a batch", "into one"],
+) -> Batches:
     def batches(paths: list[Path], batch: int, workers: int, stack: ExitStack) -> Generator[Tensor]:
         import_torchvision()
         from torchvision.transforms import v2
 
         crop = [v2.PILToTensor(), v2.RandomResizedCrop(SIZE, antialias=True), v2.RandomHorizontalFlip()]
-        normalise = [v2.ToDtype(torch.float32, scale=True), v2.Normalize(IMAGENET_MEAN, IMAGENET_STD, inplace=True)]
-        transform = v2.Compose([*crop, *normalise] if in_workers else crop)
+        steps = [v2.ToDtype(torch.float32, scale=True), v2.Normalize(IMAGENET_MEAN, IMAGENET_STD, inplace=True)]
+        transform = v2.Compose([*crop, *steps] if normalised == "in workers" else crop)
         loader = DataLoader(Photos(paths, transform), batch, shuffle=True, num_workers=workers)
         stack.callback(_end_workers, loader)
-        finish = (lambda images: images) if in_workers else v2.Compose(normalise)
+        finish: Callable[[Tensor], Tensor] = v2.Compose(steps) if normalised == "as a batch" else into_one(batch)
         for images, _ in loader:
-            yield finish(images)
+            yield images if normalised == "in workers" else finish(images)
 
     return batches
 
@@ -154,11 +165,12 @@ def _end_workers(loader: Any) -> None:
         iterator._shutdown_workers()
 
 
-CANDIDATES: dict[str, Callable[[list[Path], int, int, ExitStack], Generator[Tensor]]] = {
+CANDIDATES: dict[str, Batches] = {
     "vitlab": ours,
     "timm": timms,
-    "torchvision v2": torchvisions(in_workers=True),
-    "torchvision v2, normalised as a batch": torchvisions(in_workers=False),
+    "torchvision v2": torchvisions("in workers"),
+    "torchvision v2, normalised as a batch": torchvisions("as a batch"),
+    "torchvision v2, normalised as vitlab does": torchvisions("into one"),
 }
 
 

@@ -4,6 +4,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from PIL import Image
 
 from vitlab.data.augmentation import Augmentation
 from vitlab.training.optimisers import Optimiser
@@ -18,6 +19,18 @@ def write_small_set(path: Path) -> Path:
     images = rng.integers(0, 120, size=(120, 8, 8, 3)) + labels[:, None, None, None] * 60
     np.savez(path, images=images.astype(np.uint8), labels=labels)
     return path
+
+
+def write_damaged_folder(root: Path, damaged: dict[str, list[int]]) -> None:
+    """Small pictures in two classes under train/ and val/, some cut off after their header."""
+    rng = np.random.default_rng(0)
+    for split, num in (("train", 60), ("val", 12)):
+        for i in range(num):
+            path = root / split / "ab"[i % 2] / f"{i:02}.png"
+            path.parent.mkdir(parents=True, exist_ok=True)
+            Image.fromarray((rng.integers(0, 120, (8, 8, 3)) + 80 * (i % 2)).astype(np.uint8)).save(path)
+            if i in damaged.get(split, []):
+                path.write_bytes(path.read_bytes()[:60])
 
 
 def short_recipe(source: Path) -> Recipe:

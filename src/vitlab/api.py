@@ -5,10 +5,11 @@ import logging
 import os
 from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, cast
 
 from vitlab.core.devices import choose_device
 from vitlab.core.errors import DataError, Error
+from vitlab.core.files import free_path
 from vitlab.data.decoding import Input, StrPath, find_inputs
 from vitlab.evaluation import prediction
 from vitlab.evaluation.prediction import Prediction, Scored
@@ -77,8 +78,11 @@ def train(
     """A run by a recipe or its name, in the folder `out` or a new one under runs/; `show` reports on standard error."""
     from vitlab.recipes import find_recipe
     from vitlab.training import session
+    from vitlab.training.recipe import Recipe
 
     chosen, device = find_recipe(recipe) if isinstance(recipe, str) else recipe, choose_device(device)
+    if not isinstance(chosen, Recipe):
+        raise Error(f"A recipe is a Recipe or the name of one, not {type(chosen).__name__}.")
     return _reported(session.train(chosen, _run_folder(out, chosen.name), device=device, show=show), device)
 
 
@@ -139,8 +143,8 @@ def _reported(outcome: "Outcome", device: str | None) -> "Outcome":
 
 
 def finetune(
-    data: str,
-    model: str,
+    data: StrPath,
+    model: StrPath,
     *,
     out: StrPath | None = None,
     steps: int | None = None,
@@ -157,15 +161,17 @@ def finetune(
 ) -> "Outcome":
     """Transfer trained weights to a data set as the paper does; what is None follows from the data's size.
 
-    Without a GPU the resolution stays the model's own; with one, models of 224 px or more are trained at 384. A BiT is
-    trained by its own rule.
+    Without a GPU the resolution stays the model's own; with one, models of 224 px up to 384 are trained at 384, or at
+    the next size that their patches divide. A BiT is trained by its own rule.
     """
     from vitlab.data.resident import sizes
     from vitlab.recipes.finetuning import finetune_recipe
     from vitlab.recipes.transfer import transfer_recipe
     from vitlab.training.prepare import divide, open_parts
 
-    device = choose_device(device)
+    device, data, model = choose_device(device), _source(data, "data"), _source(model, "model")
+    if freeze not in ("none", "backbone"):
+        raise Error(f"freeze must be none or backbone, not {freeze!r}.")
     draft = finetune_recipe(  # so that nonsense is refused before anything is read
         data,
         model,
@@ -238,7 +244,7 @@ def inspect(
 
 
 def _named(model: Model | StrPath) -> tuple[Model, str]:
-    return (model, "the model") if isinstance(model, Model) else (load(os.fspath(model)), os.fspath(model))
+    return (model, "the model") if isinstance(model, Model) else (load(_source(model, "model")), os.fspath(model))
 
 
 def evaluate(
@@ -281,7 +287,7 @@ def evaluate(
         device=choose_device(device),
         precision=precision,
     )
-    source = model if isinstance(model, Model) else os.fspath(model)
+    source = model if isinstance(model, Model) else _source(model, "model")
     return evaluation.evaluate(protocol, source, data, how=how, options=options, progress=progress)
 
 
@@ -302,21 +308,20 @@ def embed(
     """The feature vector of each image: paths (folders are searched), PIL images or arrays, one or several."""
     from vitlab.evaluation.embedding import embed_images
     from vitlab.evaluation.features import Reading
-    from vitlab.evaluation.subject import subject_of
+    from vitlab.evaluation.subject import lent, subject_of
     from vitlab.evaluation.testtime import TestTime, averaged
     from vitlab.studies.evaluate import share_of
     from vitlab.training.distribution import join
 
-    items = find_inputs(images)
+    items, views = find_inputs(images), TestTime(crops=crops, flip=flip, resize=resize)
+    reading, device = Reading(batch_size=batch_size, workers=workers), choose_device(device)
     if isinstance(model, Model) and image_size is not None:
         raise Error("A model that is in memory has its resolution: load it with image_size instead.")
-    with join(choose_device(device)) as world:
-        loaded = model if isinstance(model, Model) else load(os.fspath(model), image_size=image_size)
+    loaded = model if isinstance(model, Model) else load(_source(model, "model"), image_size=image_size)
+    with join(device) as world, lent(loaded):
         subject = subject_of(loaded, name=type(loaded).__name__, device=world.device, precision=precision)
-        subject = averaged(subject, TestTime(crops=crops, flip=flip, resize=resize))
-        return embed_images(
-            subject, items, Reading(batch_size=batch_size, workers=workers, share=share_of(world)), progress
-        )
+        shared = dataclasses.replace(reading, share=share_of(world))
+        return embed_images(averaged(subject, views), items, shared, progress)
 
 
 def export(
@@ -369,13 +374,16 @@ def push(
     return pushing.push(Path(source), repository, private=private, message=message, license=license)
 
 
+def _source(value: object, what: str) -> str:
+    """A path or a name, as recipes keep it."""
+    if not isinstance(value, str | os.PathLike):
+        raise Error(f"`{what}` must be a path or a name, not {type(value).__name__}.")
+    return os.fspath(cast("StrPath", value))
+
+
 def _run_folder(out: StrPath | None, name: str) -> Path:
     if out is not None:
         return Path(out)
-    if int(os.environ.get("WORLD_SIZE", "1")) > 1:
-        raise Error("Several processes need to know one folder for the run: give it (--out).")
-    number, folder = 1, Path("runs", name)
-    while folder.exists():
-        number += 1
-        folder = Path("runs", f"{name}-{number}")
-    return folder
+    folder = Path("runs", name)
+    several = int(os.environ.get("WORLD_SIZE", "1")) > 1
+    return folder if several else free_path(folder)  # the one that all processes agree on without a word

@@ -303,8 +303,14 @@ def test_a_grid_that_a_signal_ended_says_so(
     assert "the same command goes on" in capsys.readouterr().err
 
 
+def test_the_examples_of_finetune_name_data_with_a_test_part() -> None:
+    named = [example.split("--data ")[1].split()[0] for example in EXAMPLES["finetune"]]
+    assert named == ["pets", "digits"]
+    assert {"train", "test"} <= set(open_data("digits").splits)
+
+
 def test_an_unknown_option_in_python_is_refused(source: str) -> None:
-    with pytest.raises(vitlab.Error, match="protocol fewshot: there is no field 'shot'. Did you mean shots"):
+    with pytest.raises(vitlab.Error, match="The protocol fewshot has no option 'shot'. Did you mean shots"):
         vitlab.evaluate("fewshot", source, "digits", shot=(1,))
 
 

@@ -64,6 +64,24 @@ class Links(HTMLParser):
         self.texts.append(data)
 
 
+def test_without_a_folder_a_new_one_is_made_and_said(
+    source: str, photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "inspect").write_text("mine")
+    image = str(photos / "a one.png")
+    assert main(["inspect", image, "--model", source]) == 0
+    assert f"Read {Path('inspect-2', 'inspect.html')}" in capsys.readouterr().out
+    first = (tmp_path / "inspect-2" / "inspect.html").read_bytes()
+    assert main(["inspect", image, "--model", source, "--show", "0", "--json"]) == 0
+    printed = capsys.readouterr()
+    assert json.loads(printed.out)["averages"]["images"] == 1
+    assert printed.err == "Written to inspect-3.\n"
+    assert (tmp_path / "inspect-3" / "inspect.html").is_file()
+    assert (tmp_path / "inspect-2" / "inspect.html").read_bytes() == first
+    assert (tmp_path / "inspect").read_text() == "mine"
+
+
 def test_figures_numbers_and_a_page_of_its_own(
     source: str, photos: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

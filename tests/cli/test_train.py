@@ -1,8 +1,11 @@
+import dataclasses
 import json
 import shlex
 from pathlib import Path
+from typing import Any
 
 import pytest
+from tyro._docstrings import get_field_docstring
 
 from changing import changed
 from processes import torchrun
@@ -10,9 +13,12 @@ from short_runs import short, small_set
 from vitlab import api
 from vitlab.cli import main
 from vitlab.cli.train import report
+from vitlab.data.augmentation import Augmentation
 from vitlab.models.create import create
 from vitlab.recipes import RECIPES
-from vitlab.training.recipe import Recipe
+from vitlab.training.optimisers import Optimiser
+from vitlab.training.recipe import DataChoice, Loss, ModelChoice, Recipe, Teacher
+from vitlab.training.schedules import Schedule
 from vitlab.training.session import Outcome
 from vitlab.weights.load import save
 
@@ -144,3 +150,20 @@ def test_a_run_is_resumed_with_what_may_change_alone(
     assert "data.source (where the same data are now)" in " ".join(capsys.readouterr().out.split())
     assert main([*resume, "--data.workers", "0", "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["step"] == 4
+    assert main(["train", "--json", f"--resume={folder}", "--device", "cpu"]) == 0
+    assert json.loads(capsys.readouterr().out)["step"] == 4
+
+
+OPTIONS = [Recipe, ModelChoice, DataChoice, Augmentation, Loss, Teacher, Optimiser, Schedule]
+
+
+@pytest.mark.parametrize("kind", OPTIONS)
+def test_every_option_has_a_text_of_its_own(kind: type[Any]) -> None:
+    """As tyro reads it off the source; a comment above a field would be that of the next ones too."""
+    texts = {
+        field.name: get_field_docstring(kind, field.name, ())
+        for field in dataclasses.fields(kind)
+        if not dataclasses.is_dataclass(field.type)  # whose own text is its class's
+    }
+    assert [name for name, text in texts.items() if not text] == []
+    assert len(set(texts.values())) == len(texts)

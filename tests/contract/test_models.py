@@ -7,9 +7,12 @@ import pytest
 import torch
 
 from vitlab.core.config import from_dict, to_dict
+from vitlab.core.errors import Error
 from vitlab.models.contract import Model, Tokens
 from vitlab.models.cost import count_flops, count_parameters
 from vitlab.models.create import FAMILIES, empty_model
+from vitlab.models.resnet import to_map, to_tokens
+from vitlab.models.units import UnitNet
 from vitlab.weights.load import load, save
 
 SMALL: dict[str, dict[str, Any]] = {
@@ -59,6 +62,20 @@ SMALL: dict[str, dict[str, Any]] = {
 }
 
 
+LAYERS = {"vit": 2, "hybrid": 2, "bit": 3, "cvt": 3, "coatnet": 3, "axial": 2, "sasa": 3, "non-local": 3}
+LAYERS |= {"timm": 2, "vmoe": 2}  # as the sizes above say
+
+
+def finished(model: Model, last: Tokens) -> torch.Tensor:
+    """What `encode` does to the tokens that leave the last layer: the final norm, unless `pool` applies it."""
+    if isinstance(model, UnitNet):
+        return to_tokens(model.finish(to_map(last.values, last.grid)))
+    if getattr(model.config, "norm_pooled", False):
+        return last.values
+    owner: Any = getattr(model, "net", model)
+    return owner.norm(last.values)
+
+
 def build(family: str) -> Model:
     config = from_dict(FAMILIES[family].config, SMALL[family], where=family)
     model = empty_model(config).to_empty(device="cpu")
@@ -92,16 +109,32 @@ class TestFamily:
 
     def test_features_end_where_encode_ends(self, family: str) -> None:
         model, images = build(family), torch.randn(1, 3, 32, 48)
-        layers = model.features(images)
-        assert torch.equal(layers[0].values, model.embed(images).values)
-        assert all(layer.values.shape[0] == 1 for layer in layers)
+        layers, embedded = model.features(images), model.embed(images)
+        encoded = model.encode(embedded)
+        assert len(layers) == 1 + LAYERS[family]
+        assert torch.equal(layers[0].values, embedded.values)
+        assert layers[-1].layout == encoded.layout
+        torch.testing.assert_close(finished(model, layers[-1]), encoded.values, rtol=1e-4, atol=1e-5)
 
     def test_subset_of_tokens(self, family: str) -> None:
         model, images = build(family), torch.randn(2, 3, 32, 48)
         if not type(model).takes_subsets:
             pytest.skip(f"{family} says that it takes no subset of tokens")
-        kept = model.embed(images).keep(torch.tensor([[0, 3, 5], [7, 1, 2]]))
-        assert model.pool(model.encode(kept)).shape == (2, model.num_features)
+        tokens, whole = model.embed(images), model.pool(model.encode(model.embed(images)))
+        shuffled = torch.stack([torch.randperm(24), torch.randperm(24)])
+        torch.testing.assert_close(model.pool(model.encode(tokens.keep(shuffled))), whole, rtol=1e-4, atol=1e-5)
+        places = torch.tensor([[0, 3, 5], [7, 1, 2]])
+        few = model.pool(model.encode(tokens.keep(places)))
+        alone = [model.pool(model.encode(model.embed(images[i : i + 1]).keep(places[i : i + 1]))) for i in range(2)]
+        torch.testing.assert_close(few, torch.cat(alone), rtol=1e-4, atol=1e-5)
+        assert not torch.allclose(few, whole, atol=1e-2)
+
+    def test_who_takes_no_subset_of_tokens_says_so(self, family: str) -> None:
+        model, images = build(family), torch.randn(1, 3, 32, 48)
+        if type(model).takes_subsets:
+            pytest.skip(f"{family} takes a subset of tokens")
+        with pytest.raises(Error, match="takes all tokens of an image, not a subset of them"):
+            model.encode(model.embed(images).keep(torch.tensor([[0, 3, 5]])))
 
     def test_save_and_load_to_the_bit(self, family: str, tmp_path: Path) -> None:
         model, images = build(family), torch.randn(2, 3, 32, 48)

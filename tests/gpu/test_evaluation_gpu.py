@@ -160,3 +160,12 @@ def test_fine_tuning_by_the_protocol_learns(tmp_path: Path) -> None:
     found = vitlab.evaluate("finetune", str(tmp_path / "model"), "digits", device=DEVICE, batch_size=64, **fields)
     assert found.metrics["accuracy"].value > 0.15  # ten classes
     assert found.cost["parameters"] > 0
+
+
+def test_a_model_on_the_cpu_is_there_and_in_its_mode_again() -> None:
+    model, picture = digits_model().train(), np.zeros((8, 8, 3), np.uint8)
+    vitlab.embed(model, picture, device=DEVICE)
+    vitlab.evaluate("knn", model, "digits", keep=False, device=DEVICE)
+    vitlab.evaluate("cost", model, seconds=0.05, images=1e6, device=DEVICE)
+    assert model.training
+    assert {parameter.device.type for parameter in model.parameters()} == {"cpu"}

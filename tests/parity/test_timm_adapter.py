@@ -197,6 +197,9 @@ def test_layers_fall_as_timm_groups_them() -> None:
                 assert kind.rate == 1
             else:
                 assert kind.rate == expected[named], name
+        assert ours.layer_of("net.blocks.1.mlp.fc1.parametrizations.weight.0.a") == (
+            ours.layer_of("net.blocks.1.mlp.fc1.weight")
+        )
 
 
 def trained(model: TimmModel) -> TimmModel:
@@ -255,6 +258,24 @@ def test_another_resolution_is_timms(case: str, tmp_path: Path) -> None:
     vitlab.save(again, tmp_path / "larger")
     with torch.no_grad():
         assert torch.equal(vitlab.load(tmp_path / "larger")(images), again(images))
+
+
+@pytest.mark.parametrize("name", ["test_vit", "test_vit4"])
+@torch.no_grad()
+def test_positions_of_any_resolution_are_stored_for_the_models_own(name: str, tmp_path: Path) -> None:
+    """timm resizes them in each pass where a model takes any size: that is the reference."""
+    ours = vitlab.create(f"timm:{name}", num_classes=5).eval()
+    assert isinstance(ours, TimmModel)
+    nn.init.normal_(ours.net.pos_embed)
+    images = torch.randn(2, 3, 64, 64)
+    vitlab.save(ours, tmp_path / "model")
+    smaller = vitlab.load(tmp_path / "model", image_size=64)
+    assert torch.equal(smaller(images), ours(images))
+    vitlab.save(smaller, tmp_path / "smaller")
+    again = vitlab.load(tmp_path / "smaller")
+    assert again.taps.positions is not None
+    assert again.taps.positions().shape[0] == 16  # of 64 px in patches of 16
+    assert torch.equal(again(images), ours(images))
 
 
 def _their_names(ours: TimmModel, theirs: Any) -> dict[str, Tensor]:

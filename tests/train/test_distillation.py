@@ -21,6 +21,7 @@ from vitlab.recipes import find_recipe
 from vitlab.training import checkpoints, session
 from vitlab.training.prepare import build_model, build_objective, divide, open_parts
 from vitlab.training.recipe import Recipe
+from vitlab.training.run import RunError
 
 SMALL_DEIT = ["patch_size=2", "width=32", "depth=2", "mlp_dim=64", "heads=4"]
 
@@ -159,3 +160,11 @@ def test_a_tiny_deit_learns_the_digits_from_a_teacher(tmp_path: Path) -> None:
     model = vitlab.load(tmp_path / "student")
     assert isinstance(model.head, DistilledHead)
     assert np.isfinite(ended.scores["test loss"])
+
+
+def test_a_changed_teacher_is_refused(short: Recipe, teacher: Path, tmp_path: Path) -> None:
+    recipe = distilling(short, teacher, **{"schedule.total": "4 steps"})
+    session.train(recipe, tmp_path / "run", device="cpu", show=False)
+    vitlab.save(vitlab.create("vit-digits", depth=1, num_classes=3), teacher)
+    with pytest.raises(RunError, match=r"The teacher \(.*\) changed since"):
+        session.resume(tmp_path / "run", device="cpu", show=False)

@@ -1,6 +1,7 @@
 """Two gloo processes against one: the same run, however it is divided."""
 
 import json
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -9,7 +10,9 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
+import processes
 from changing import changed, lose_at
+from short_runs import write_damaged_folder
 from vitlab.core.config import to_dict
 from vitlab.training import session
 from vitlab.training.recipe import Recipe
@@ -87,6 +90,18 @@ def test_a_run_moves_between_one_process_and_two(
     torch.testing.assert_close(weights(folder), weights(tmp_path / "whole"), rtol=1e-4, atol=1e-5)
 
 
+def test_what_two_processes_cannot_read_is_counted_together(exact: Recipe, tmp_path: Path) -> None:
+    write_damaged_folder(tmp_path / "data", {"train": list(range(0, 60, 5))})
+    fields = {"data.source": str(tmp_path / "data"), "data.resident": False, "data.workers": 0, "log_every": "1 step"}
+    recipe = changed(exact, **fields, **{"schedule.total": "3 steps", "schedule.warmup": "0 steps", "batch_size": 20})
+    script, file = tmp_path / "run.py", tmp_path / "given.json"
+    script.write_text(SCRIPT)  # one epoch, of which each process reads a half
+    file.write_text(json.dumps(to_dict(recipe)))
+    ended = processes.torchrun(script, tmp_path / "run", file)
+    assert ended.returncode != 0
+    assert re.search(r"1[12] of 60 images cannot be read, and 10 are allowed", ended.stderr)
+
+
 def test_saved_by_two_resumed_on_one(exact: Recipe, tmp_path: Path) -> None:
     session.train(exact, tmp_path / "whole", device="cpu", show=False)
     half = changed(exact, **{"schedule.total": "20 steps", "max_skipped": 10})
@@ -133,3 +148,26 @@ def test_a_process_that_dies_ends_the_run_with_a_clear_message(exact: Recipe, tm
     session.resume(tmp_path / "run", device="cpu", show=False)
     session.train(exact, tmp_path / "whole", device="cpu", show=False)
     torch.testing.assert_close(weights(tmp_path / "run"), weights(tmp_path / "whole"), rtol=1e-4, atol=1e-5)
+
+
+def test_an_objectives_own_head_is_the_same_in_all_processes(exact: Recipe, tmp_path: Path) -> None:
+    script, file = tmp_path / "headed.py", tmp_path / "given.json"
+    script.write_text(
+        "import os, torch\nfrom vitlab.objectives.contract import Objective\nfrom vitlab.training import prepare\n"
+        "class Headed(Objective):\n"
+        "    def __init__(self):\n"
+        "        super().__init__()\n"
+        "        torch.manual_seed(int(os.environ['RANK']))\n"
+        "        self.own = torch.nn.Linear(3, 3)\n"
+        "    def loss(self, model, batch, step):\n"
+        "        return (self.own(model(batch.images)) - batch.targets).square().mean(), {}\n"
+        "headed = Headed()\n"
+        "prepare.build_objective = lambda *_: headed\n" + SCRIPT + "\n"
+        "torch.save(headed.own.weight, folder / f'own{os.environ[\"RANK\"]}.pt')\n"
+    )
+    recipe = changed(exact, **{"schedule.total": "3 steps", "schedule.warmup": "0 steps"})
+    file.write_text(json.dumps(to_dict(recipe)))
+    ended = processes.torchrun(script, tmp_path / "run", file)
+    assert ended.returncode == 0, ended.stderr[-3000:]
+    one, other = (torch.load(tmp_path / "run" / f"own{rank}.pt") for rank in (0, 1))
+    assert torch.equal(one, other)

@@ -8,6 +8,7 @@ import pytest
 from changing import changed
 from vitlab.core.config import from_dict, to_dict
 from vitlab.core.errors import UnknownNameError
+from vitlab.data.open import names
 from vitlab.models.create import create
 from vitlab.models.zoo import ZOO
 from vitlab.recipes import RECIPES, find_recipe
@@ -26,6 +27,7 @@ def test_a_recipe_resolves_and_says_what_it_is(name: str) -> None:
     recipe, words = find_recipe(name), RECIPES[name].__doc__ or ""
     assert recipe.name == name
     assert all(part in words for part in ("Command:", f"train {name}", "Hardware and time:", "Score:"))
+    assert "--data.source" in words or recipe.data.source in names()  # the command names what the set's name does not
     earlier = [f"runs/{other}" for other in RECIPES if other != name]  # the run of the recipe that comes before
     assert recipe.model.source in ([*PUBLISHED, *earlier] if recipe.model.pretrained else ZOO)
     assert from_dict(Recipe, json.loads(json.dumps(to_dict(recipe))), where=name) == recipe

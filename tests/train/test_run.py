@@ -17,6 +17,7 @@ from safetensors.torch import load_file
 from torch import Tensor, fx, nn
 
 from changing import changed, lose_at
+from short_runs import write_damaged_folder
 from vitlab import api
 from vitlab.core.errors import Error
 from vitlab.data.resident import ResidentFeed
@@ -70,18 +71,6 @@ def test_both_paths_make_the_same_run(short: Recipe, tmp_path: Path) -> None:
     same_run(tmp_path / "a", tmp_path / "b")
 
 
-def write_damaged_folder(root: Path, damaged: dict[str, list[int]]) -> None:
-    """Small pictures in two classes under train/ and val/, some cut off after their header."""
-    rng = np.random.default_rng(0)
-    for split, num in (("train", 60), ("val", 12)):
-        for i in range(num):
-            path = root / split / "ab"[i % 2] / f"{i:02}.png"
-            path.parent.mkdir(parents=True, exist_ok=True)
-            Image.fromarray((rng.integers(0, 120, (8, 8, 3)) + 80 * (i % 2)).astype(np.uint8)).save(path)
-            if i in damaged.get(split, []):
-                path.write_bytes(path.read_bytes()[:60])
-
-
 @pytest.mark.parametrize("resident", [True, False])
 def test_damaged_pictures_are_named_counted_and_replaced(
     short: Recipe, tmp_path: Path, caplog: pytest.LogCaptureFixture, resident: bool
@@ -107,6 +96,20 @@ def test_too_many_damaged_pictures_stop_a_run_with_a_list(short: Recipe, tmp_pat
         Error, match=r"(?s)1[12] of 60 .* 10 are allowed \(data\.max_unreadable of a recipe\).*train/a/00\.png"
     ):
         session.train(recipe, tmp_path / "run", device="cpu", show=False)
+
+
+def test_a_set_of_several_sizes_is_not_resident(
+    short: Recipe, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("vitlab.data.resident.LOOK_AT", 4)  # so that it comes out while they are read
+    write_damaged_folder(tmp_path / "data", {})
+    first, *_, last = sorted((tmp_path / "data" / "train" / "b").iterdir())
+    Image.open(first).resize((8, 9)).save(last)
+    recipe = changed(short, **{"data.source": str(tmp_path / "data"), "schedule.total": "4 steps", "data.workers": 0})
+    with pytest.raises(Error, match="images of one size"):
+        session.train(changed(recipe, **{"data.resident": True}), tmp_path / "run", device="cpu", show=False)
+    session.train(recipe, tmp_path / "run", device="cpu")
+    assert "There are images of other sizes" in capsys.readouterr().err
 
 
 def test_a_run_leaves_what_the_design_says(short: Recipe, tmp_path: Path) -> None:
@@ -261,7 +264,7 @@ def test_a_run_goes_on_where_its_data_moved_and_its_first_weights_are_gone(
             session.train(recipe, tmp_path / "lost", device="cpu", show=False)
     shutil.rmtree(tmp_path / "first")
     moved = small_set.rename(tmp_path / "moved.npz")
-    with pytest.raises(RunError, match=r"elsewhere now\? vitlab train --resume '.*lost' --data\.source"):
+    with pytest.raises(RunError, match=r"elsewhere now\? vitlab train --resume .*lost --data\.source"):
         session.resume(tmp_path / "lost", device="cpu", show=False)
     there = changed(recipe, **{"data.source": str(moved)})
     session.resume(tmp_path / "lost", recipe=there, device="cpu", show=False)
@@ -298,7 +301,9 @@ def test_what_is_frozen_keeps_its_statistics(short: Recipe, tmp_path: Path, fiel
         {"optimiser.sam": 0.05},
         {"accumulate": 2},
         {"loss.kind": "sigmoid", "loss.head_bias": -3.0},
-        {"loss.class_weights": True, "data.balanced": True},
+        {"loss.class_weights": True},
+        {"data.balanced": True},
+        {"loss.kind": "sigmoid", "loss.class_mean": True},
         {"data.repeats": 3},
         {"model.lora": 2},
         {"model.train_only": "head"},

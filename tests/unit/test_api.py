@@ -1,6 +1,7 @@
 import subprocess
 import sys
 import threading
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -109,6 +110,73 @@ def test_the_model_is_left_as_it_was(model: ViT) -> None:
     with pytest.raises(RuntimeError, match="stop"):
         predict(model, noise(0))
     assert [module.training for module in model.modules()] == before
+
+
+@pytest.mark.parametrize(
+    "measure",
+    [
+        lambda model: vitlab.embed(model, noise(0)),
+        lambda model: vitlab.evaluate("knn", model, "digits", keep=False, ks=(5,)),
+        lambda model: vitlab.evaluate("cost", model, seconds=0.01, images=1e6),
+    ],
+)
+def test_measuring_leaves_the_model_in_its_mode(model: ViT, measure: Callable[[ViT], object]) -> None:
+    model.train()
+    model.blocks[0].eval()
+    before = [module.training for module in model.modules()]
+    seen: list[bool] = []
+    assert model.norm is not None
+    model.norm.register_forward_pre_hook(lambda module, _: seen.append(module.training))
+    measure(model)
+    assert seen
+    assert not seen[0]
+    assert [module.training for module in model.modules()] == before
+    model.blocks[0].register_forward_pre_hook(_stop)
+    with pytest.raises(RuntimeError, match="stop"):
+        measure(model)
+    assert [module.training for module in model.modules()] == before
+
+
+@pytest.mark.parametrize(
+    ("verb", "options", "sentence"),
+    [
+        ("embed", {"crops": 2}, "crops must be 1 | 5, not 2."),
+        ("embed", {"precision": "foo"}, "precision must be float32 | bf16, not 'foo'."),
+        ("embed", {"batch_size": "a"}, "batch_size must be a whole number, not 'a'."),
+        ("embed", {"model": None}, "`model` must be a path or a name, not NoneType."),
+        ("evaluate", {"crops": 3}, "crops must be 1 | 5, not 3."),
+        ("evaluate", {"precision": "fp8"}, "precision must be auto | float32 | bf16, not 'fp8'."),
+        ("evaluate", {"batch_size": "a"}, "batch_size must be a whole number or null, not 'a'."),
+        (
+            "evaluate",
+            {"protocol": None},
+            "There is no protocol named 'None'. The protocols are accuracy, real, fewshot, linear, knn, finetune, vtab,"
+            " cost.",
+        ),
+        (
+            "evaluate",
+            {"protocol": "accuracy", "foo": 1},
+            "The protocol accuracy has no option 'foo'. Its options are split, name, image_size, batch_size, workers,"
+            " cache, keep, device, precision, crops, flip, resize.",
+        ),
+        ("evaluate", {"batchsize": 8}, "The protocol knn has no option 'batchsize'. Did you mean batch_size?"),
+        ("export", {"sizes": "zz"}, "sizes must be auto | any | own, not 'zz'."),
+        ("export", {"precision": "half"}, "precision must be float32 | float16, not 'half'."),
+    ],
+)
+def test_values_that_are_not_known_are_refused(
+    model: ViT, verb: str, options: dict[str, Any], sentence: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    given: dict[str, dict[str, Any]] = {
+        "embed": {"images": noise(0)},
+        "evaluate": {"protocol": "knn", "data": "digits"},
+        "export": {"path": "a.onnx"},
+    }
+    with pytest.raises(Error) as caught:
+        getattr(vitlab, verb)(**{"model": model, **given[verb], **options})
+    assert str(caught.value) == sentence
+    assert not list(tmp_path.iterdir())
 
 
 def _stop(*_: object) -> None:

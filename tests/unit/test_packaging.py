@@ -3,6 +3,7 @@
 import importlib.metadata
 import importlib.resources
 import re
+import shutil
 import subprocess
 import sys
 import tomllib
@@ -33,6 +34,14 @@ def test_import_is_light() -> None:
     loaded = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.split()
     assert "vitlab" in loaded
     assert not {"torch", "numpy", "PIL", "einops", "jaxtyping", "tyro", "rich"} & set(loaded)
+
+
+@pytest.mark.skipif(shutil.which("make") is None, reason="there is no make")
+def test_make_bench_starts_what_needs_no_arguments() -> None:
+    command = ["make", "--assume-old=.venv/.dev", "--no-print-directory", "bench", "PY=echo"]
+    told = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout.splitlines()
+    started = [Path(line).stem for line in told if not line.startswith("==")]
+    assert started == ["checkpoints", "loading", "models", "serving", "training"]
 
 
 @pytest.mark.parametrize("requirement", requirements(), ids=str)

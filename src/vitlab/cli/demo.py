@@ -72,7 +72,9 @@ def main(arguments: Sequence[str]) -> int:
         )
     outcome = api.train(recipe, out=given.out, device="cpu", show=not given.json)
     if outcome.reason == "signal":
-        say(f"Stopped at step {outcome.step}; go on with: vitlab train --resume '{outcome.folder}'")
+        from vitlab.training.run import resuming
+
+        say(f"Stopped at step {outcome.step}; go on with: {resuming(outcome.folder)}")
         return outcome.status
 
     model = api.load(outcome.folder)

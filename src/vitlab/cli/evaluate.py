@@ -54,7 +54,7 @@ EXAMPLES = {
     "knn": ("--model B_16.npz --data cifar10", "--model timm:resnet50 --data cifar10 --ks 20 --weights uniform"),
     "finetune": (
         "--model B_16.npz --data pets --out b16-pets.json",
-        "--model runs/mine --data photos/ --own-size --steps 500 --rates 0.003 0.01 --seeds 0 1 2",
+        "--model runs/mine --data digits --own-size --steps 500 --rates 0.003 0.01 --seeds 0 1 2",
     ),
     "vtab": (
         "--model B_16.npz --data vtab-1k/ --out b16-vtab.json",

@@ -12,11 +12,12 @@ from vitlab.cli.terminal import print_json, print_table, progress_bar, say
 
 DESCRIPTION = """Look inside a model: its filters and positions, how far its heads look, and where it looked in images.
 
-DIR gets figures as PNG and SVG, the numbers as inspect.json, and inspect.html, which shows and explains them all in one
-file. Averages are over the images, or over a data set with --data. Exit status 1: some images could not be read.
+DIR, by default a new folder, gets figures as PNG and SVG, the numbers as inspect.json, and inspect.html, which shows
+and explains them all in one file. Averages are over the images, or over a data set with --data. Exit status 1: some
+images could not be read.
 
 Examples:
-  vitlab inspect cat.jpg --model B_16.npz --out inside
+  vitlab inspect cat.jpg --model B_16.npz
   vitlab inspect photos/ --model runs/pets/model --data pets --out inside
   vitlab inspect cat.jpg --model vit-b16-224.augreg-in21k --layers 1 6 12 --compare runs/pets --out inside
 """
@@ -28,8 +29,8 @@ class Arguments:
     """Image files, and folders that are searched for them; none are needed with --data."""
     model: Annotated[str, arg(metavar="SOURCE")]
     """A checkpoint: a file or folder of any format that vitlab reads, hf-hub:owner/name or timm:name."""
-    out: Annotated[Path, arg(metavar="DIR")]
-    """The folder for the figures and the page."""
+    out: Annotated[Path | None, arg(metavar="DIR")] = None
+    """The folder for the figures and the page; by default inspect, or inspect-2, ... where that is there."""
     data: Annotated[str | None, arg(metavar="D")] = None
     """A data set (a folder, a CSV, a name) over which to average; its test part where it has one."""
     limit: int = 128
@@ -66,19 +67,20 @@ def main(arguments: Sequence[str]) -> int:
             raise Error(f"{name} must be at least {least}, not {value}.")
     if not given.images and given.data is None:
         raise Error("Give at least one image or folder, or a data set (--data).")
-    if given.out.exists() and not given.out.is_dir():
+    if given.out is not None and given.out.exists() and not given.out.is_dir():
         raise Error(f"{given.out} is a file; give the name of a folder to write (--out).")
 
     from vitlab import api
+    from vitlab.core.files import free_path
     from vitlab.data.decoding import find_images
     from vitlab.inspection.write import numbers
 
-    images = find_images(given.images)
+    images, out = find_images(given.images), given.out or free_path(Path("inspect"))
     with progress_bar("Images", given.limit) as progress:
         seen = api.inspect(
             given.model,
             images,
-            out=given.out,
+            out=out,
             data=given.data,
             compare=given.compare,
             layers=given.layers or None,
@@ -93,6 +95,8 @@ def main(arguments: Sequence[str]) -> int:
         say(f"vitlab: {sentence}")
     if given.json:
         print_json(numbers(seen.findings))
+        if given.out is None:
+            say(f"Written to {out}.")
     else:
         views = seen.findings.views
         rows = [[view.name, f"{share:.1%}", label] for view in views for label, share in view.classes[:1]]
@@ -100,5 +104,5 @@ def main(arguments: Sequence[str]) -> int:
             print_table(["image", ">probability", "class"], rows)
             print()
         figures = sum(file.suffix == ".png" for file in seen.files)
-        print(f"{figures} figures as PNG and SVG, and inspect.json, are in {given.out}.\nRead {seen.files[-1]}")
+        print(f"{figures} figures as PNG and SVG, and inspect.json, are in {out}.\nRead {seen.files[-1]}")
     return 1 if seen.unread else 0

@@ -1,6 +1,7 @@
 """`vitlab train`: a recipe, with any of its fields changed."""
 
 import os
+import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -27,7 +28,7 @@ Examples:
 RESUMING = """Go on with a run from its last checkpoint, by its own recipe.
 
 Fields that say how it is computed may change: data.source (where the same data are now), data.workers, data.resident,
-spread, compile, tracker. A change of any other is refused, and named.
+data.max_unreadable, spread, compile, tracker. A change of any other is refused, and named.
 """
 FLAGS = (tyro.conf.FlagCreatePairsOff,)
 
@@ -47,12 +48,12 @@ class Where:
 
 
 def main(arguments: Sequence[str]) -> int:
-    rest = list(arguments)
+    rest = [part for text in arguments for part in (text.split("=", 1) if text.startswith("--resume=") else [text])]
     if not rest or rest[0] in ("-h", "--help"):
         tyro.cli(Where, prog="vitlab train RECIPE", description=DESCRIPTION, args=["--help"], config=FLAGS)
     if rest[0] == "--list":
         return _list(rest[1:])
-    if rest[0] == "--resume":
+    if rest[0].startswith("-") and "--resume" in rest:
         return _resume(rest)
     if rest[0].startswith("-"):
         from vitlab.core.errors import Error
@@ -87,9 +88,10 @@ def _resume(rest: list[str]) -> int:
 
     if {"-h", "--help"} & set(rest):
         return _run("--resume RUN", Recipe(), RESUMING, ["--help"])
-    if len(rest) < 2 or rest[1].startswith("-"):
+    run = rest[rest.index("--resume") + 1 :][:1]
+    if not run or run[0].startswith("-"):
         raise Error("Name the run's folder: vitlab train --resume RUN.")
-    return _run("--resume RUN", recipe_of(Path(rest[1])), RESUMING, rest)
+    return _run("--resume RUN", recipe_of(Path(run[0])), RESUMING, rest)
 
 
 def _named(name: str, rest: list[str]) -> int:
@@ -138,15 +140,17 @@ def report(outcome: Any, *, as_json: bool) -> int:
         )
         return outcome.status
     if outcome.reason == "signal":
-        print(f"Stopped at step {outcome.step}; go on with: vitlab train --resume '{outcome.folder}'")
+        from vitlab.training.run import resuming
+
+        print(f"Stopped at step {outcome.step}; go on with: {resuming(outcome.folder)}")
         return outcome.status
     words = {"done": "Done", "early": "Stopped early: no better score for some time"}[outcome.reason]
     print(f"{words} after {outcome.step} steps.")
-    for name in ("best val score", "test accuracy"):
+    for name in ("best val score", "val score", "test accuracy"):
         if name in outcome.scores:
             print(f"  {name}: {outcome.scores[name]:.2%}")
     if (outcome.folder / "report.html").exists():
         print(f"  the report: {outcome.folder / 'report.html'}")
     print(f"  the model: {outcome.folder / 'model'}")
-    print(f"  use it: vitlab predict IMAGE --model '{outcome.folder / 'model'}'")
+    print(f"  use it: vitlab predict IMAGE --model {shlex.quote(str(outcome.folder / 'model'))}")
     return outcome.status

@@ -51,6 +51,18 @@ def check_names(cls: type, data: Mapping[str, Any], *, where: str) -> None:
             raise ConfigError(f"{where}: there is no field '{name}'.{hint}")
 
 
+def check_fields(config: Any, prefix: str = "") -> None:
+    """Refuse values that are not what the fields of a dataclass say, where a caller's go into it as they are."""
+    hints = typing.get_type_hints(type(config))
+    for field in dataclasses.fields(config):
+        check_value(hints[field.name], getattr(config, field.name), f"{prefix}{field.name}")
+
+
+def check_value(hint: Any, value: Any, name: str) -> None:
+    """Refuse a value that is not what a type says, as one that is none of a Literal's."""
+    _typed(hint, value, name)
+
+
 def parse_assignments(items: Iterable[str], *, where: str) -> dict[str, Any]:
     """FIELD=VALUE texts as fields: JSON values where they are such, lists of them by commas, names otherwise."""
     fields: dict[str, Any] = {}

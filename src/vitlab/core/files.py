@@ -65,6 +65,25 @@ def atomic_folder(path: Path) -> Iterator[Path]:
         shutil.rmtree(partial, ignore_errors=True)
 
 
+def clear_up(folder: Path) -> None:
+    """Remove what writes left in a folder when their process was killed; what was being replaced is put back."""
+    for left in folder.glob(".*.old"):
+        target = folder / left.name[1:].rpartition(".")[0].rpartition(".")[0]
+        if not target.exists():
+            left.replace(target)
+    for left in (*folder.glob(".*.partial*"), *folder.glob(".*.old")):
+        shutil.rmtree(left) if left.is_dir() else left.unlink()
+
+
+def free_path(path: Path) -> Path:
+    """The path, or where something is there already the first of path-2, path-3, ... that is free."""
+    number, free = 1, path
+    while free.exists():
+        number += 1
+        free = path.with_name(f"{path.name}-{number}")
+    return free
+
+
 def _make_parent(path: Path) -> None:
     try:
         path.parent.mkdir(parents=True, exist_ok=True)

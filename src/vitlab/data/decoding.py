@@ -68,9 +68,9 @@ def decode(raw: bytes | Array, where: str, *, min_size: tuple[int, int] | None =
 
 @dataclass(frozen=True)
 class Undecoded:
-    """A picture whose size is known and whose pixels are decoded when they are asked for."""
+    """A picture whose size is known; the pixels of a JPEG are decoded when they are asked for."""
 
-    raw: bytes | Array
+    raw: bytes | Array  # a JPEG, or pixels
     where: str
     size: tuple[int, int]  # height and width when upright
     header: Header | None  # where it is a JPEG for the fast path
@@ -90,11 +90,10 @@ class Undecoded:
                 return _cut(pixels, box, factor, margin(header.height, header.width, header.orientation, factor))
         file = io.BytesIO(self.raw)
         image = _open(file, self.where)
-        factor = factor if image.format == "JPEG" else 1
-        before = margin(image.height, image.width, orientation_of(image), factor)
-        if factor > 1:
-            image.draft(None, (image.width // factor, image.height // factor))
         with _explained(file, self.where):
+            before = margin(image.height, image.width, orientation_of(image), factor)
+            if factor > 1:
+                image.draft(None, (image.width // factor, image.height // factor))
             pixels = np.asarray(to_rgb(image))
         return _cut(pixels, box, factor, before)
 
@@ -107,8 +106,12 @@ def open_picture(raw: bytes | Array, where: str) -> Undecoded:
     header = read_header(raw)
     if header is not None and header.height * header.width <= MAX_PIXELS:
         return Undecoded(raw, where, header.upright_size, header)
-    image = _open(io.BytesIO(raw), where)
-    turned = orientation_of(image) >= 5
+    file = io.BytesIO(raw)
+    image = _open(file, where)
+    with _explained(file, where):
+        if image.format != "JPEG":  # of others, Pillow decodes all for the orientation, and forgets what was damaged
+            return open_picture(np.asarray(to_rgb(image)), where)
+        turned = orientation_of(image) >= 5
     return Undecoded(raw, where, (image.width, image.height) if turned else (image.height, image.width), None)
 
 

@@ -41,11 +41,15 @@ class Damage:
             if number not in self.found:
                 self.found[number] = sentence
                 log.warning("%s", sentence)
-        if len(self.found) > self.limit:
+        self.check(len(self.found))
+
+    def check(self, count: int) -> None:
+        """Refuse more than are allowed; over several processes there may be others than were found here."""
+        if count > self.limit:
             some = [self.found[number] for number in sorted(self.found)[:NAMED]]
-            more = f" and {len(self.found) - NAMED:,} more" if len(self.found) > NAMED else ""
+            more = f" and {count - len(some):,} more" if count > len(some) else ""
             raise DataError(
-                f"{len(self.found):,} of {self.num:,} images cannot be read, and {self.limit:,} are allowed"
+                f"{count:,} of {self.num:,} images cannot be read, and {self.limit:,} are allowed"
                 f"{self.setting}: repair or remove them.\n  " + "\n  ".join(some) + more
             )
 

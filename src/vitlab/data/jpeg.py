@@ -5,6 +5,7 @@ pixels are bit for bit Pillow's. What is out of the ordinary is left to Pillow, 
 """
 
 import io
+import re
 from dataclasses import dataclass
 
 import numpy as np
@@ -22,6 +23,11 @@ except ImportError:  # it has no wheel for some platforms
 # ITU-T T.81, table B.1: baseline, extended sequential and progressive frames with Huffman coding; EXIF and XMP; scan
 SEQUENTIAL, PROGRESSIVE, APP1, SCAN = (0xC0, 0xC1), 0xC2, 0xE1, 0xDA
 OTHER_FRAMES = frozenset(range(0xC3, 0xD0)) - {0xC4, 0xC8, 0xCC}
+# what may stand between scans: tables, restart interval, comment, the next scan; and what ends the last
+RESTARTS, END = 0xDD, 0xD9
+BETWEEN_SCANS = frozenset({0xC4, 0xDB, RESTARTS, 0xFE, SCAN})
+# but for stuffed and fill bytes, and for restarts where there is an interval, which are among coded pixels
+MARKER, NO_RESTART = re.compile(rb"\xff[^\x00\xff]"), re.compile(rb"\xff[^\x00\xff\xd0-\xd7]")
 
 
 @dataclass(frozen=True)
@@ -106,14 +112,24 @@ def decode_jpeg(data: bytes, header: Header, *, factor: int = 1, rows: int | Non
 def _header(data: bytes, frame: int, marker: int, *, scan: int, tagged: bool) -> Header | None:
     precision, num_components = data[frame + 4], data[frame + 9]
     height, width = int.from_bytes(data[frame + 5 : frame + 7]), int.from_bytes(data[frame + 7 : frame + 9])
-    whole = data.rfind(b"\xff\xd9", scan) >= 0
-    if precision != 8 or num_components not in (1, 3) or not height or not width or not whole:
+    if precision != 8 or num_components not in (1, 3) or not height or not width or not _is_whole(data, scan):
         return None
     in_order = marker != PROGRESSIVE and data[scan + 4] == num_components
     sampling = [data[frame + 11 + 3 * i] & 15 for i in range(num_components)]
     return Header(
         height, width, _orientation(data) if tagged else 1, frame + 5 if in_order else None, 8 * max(sampling)
     )
+
+
+def _is_whole(data: bytes, scan: int) -> bool:
+    """Whether the coded pixels end as they should, with no marker among them that overwritten bytes would make."""
+    at, marker = scan, NO_RESTART if data.find(bytes((0xFF, RESTARTS, 0, 4)), 0, scan) >= 0 else MARKER
+    while data[at + 1] in BETWEEN_SCANS:
+        found = marker.search(data, at + 2 + int.from_bytes(data[at + 2 : at + 4]))
+        if found is None:
+            return False
+        at = found.start()
+    return data[at + 1] == END
 
 
 def _orientation(data: bytes) -> int:

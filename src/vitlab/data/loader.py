@@ -98,6 +98,10 @@ class Loader:
         """What could not be read so far: a sentence for each index."""
         return dict(self._damage.found)
 
+    def check(self, count: int) -> None:
+        """An error if so many images, over all processes, are more than may be damaged."""
+        self._damage.check(count)
+
     def close(self) -> None:
         """End the workers; no more batches can be had."""
         self._feed.close()

@@ -159,7 +159,12 @@ def _by_name(source: Published) -> DataSet:
         for path in _called(source, place):
             general = _general(path)
             assert general is not None
-            return _said(general.read(path), general, path)
+            try:
+                return _said(general.read(path), general, path)
+            except DataError as error:
+                if (archive := _archive(path)) is None:
+                    raise
+                raise DataError(f"{path} holds {archive}, which is still packed: unpack it there.") from error
     where = ", ".join(str(place) for place in looked)
     called = " or ".join(source.folders)
     raise DataError(
@@ -207,6 +212,12 @@ def _inside(source: Published, path: Path, *, known: bool = True) -> Iterator[Pa
             yield path / name
 
 
+def _archive(path: Path) -> str | None:
+    """A set's own archive, as its authors publish it, in a folder."""
+    files = sorted(path.iterdir()) if path.is_dir() else []
+    return next((file.name for file in files if file.name.lower().endswith((".tar", ".gz", ".tgz", ".zip"))), None)
+
+
 def _known_as(source: Published) -> set[str]:
     return {_plain(name) for name in (source.name, *source.aliases, *(f for f in source.folders if "/" not in f))}
 
@@ -236,6 +247,8 @@ def _checked(dataset: DataSet) -> DataSet:
     """Refuses what cannot be trained on or would be scored wrongly, and notes what is odd."""
     if not dataset.splits:
         raise DataError(f"The data set {dataset.name} holds no images.")
+    if not dataset.classes:
+        raise DataError(f"The data set {dataset.name} has no classes: none of its images has a label.")
     if dataset.num_classes < 2 and not dataset.multi_label:
         raise DataError(
             f"The data set {dataset.name} has one class only, '{dataset.classes[0]}': a classifier needs at least two."

@@ -16,7 +16,7 @@ import threading
 import traceback
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from multiprocessing import connection, forkserver, util
+from multiprocessing import connection, util
 from multiprocessing.context import ForkServerContext, SpawnContext
 from multiprocessing.process import BaseProcess
 from types import ModuleType
@@ -153,13 +153,6 @@ def worker_context() -> "ForkServerContext | SpawnContext":
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload([SERVER])  # without effect once the server runs
     return context
-
-
-def prepare_workers() -> None:
-    """Begin to start what workers come from, which takes as long as importing torch, and return at once."""
-    worker_context()
-    if sys.platform != "win32":
-        forkserver.ensure_running()
 
 
 def work(reader: SharedObject, slots: Slots, tasks: Pipe, done: Pipe) -> None:

@@ -1,5 +1,6 @@
 """Classification accuracy and its relatives, summed as images come: constant memory, the same on any processes."""
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any, final
 
@@ -10,7 +11,7 @@ from torch import Tensor
 
 from vitlab.evaluation.calibration import Calibration
 from vitlab.evaluation.contract import EvaluationError, Metric
-from vitlab.evaluation.examples import Outcome, share, wilson
+from vitlab.evaluation.examples import Z95, Outcome, share, wilson
 
 TOP = 5
 WHOLE_CONFUSION = 200  # classes up to which the whole matrix is written, and not its largest entries alone
@@ -25,6 +26,16 @@ def ranks(logits: Float[Tensor, "b k"], labels: Int[Tensor, "b"]) -> Int[Tensor,
     return ((logits > own) | ((logits == own) & before)).sum(dim=1)
 
 
+def _balanced_spread(recalls: Float[Tensor, "k"], counts: Int[Tensor, "k"]) -> float:
+    """Each class's share has a variance of its own, and they are independent."""
+    return Z95 * float((recalls * (1 - recalls) / counts).sum().sqrt()) / len(counts)
+
+
+def _mean_spread(total: float, squares: float, num: int) -> float | None:
+    """Of a mean, by the sums of its values and of their squares."""
+    return Z95 * math.sqrt(max(squares - total**2 / num, 0) / (num - 1) / num) if num > 1 else None
+
+
 @final
 class Accuracy:
     """Sums over images in int64 and float64; `merge`, or a sum of `tensors()` in place, joins processes."""
@@ -37,6 +48,7 @@ class Accuracy:
         self.right_top = torch.zeros(num_classes, dtype=torch.int64)
         self.counts = torch.zeros(num_classes, dtype=torch.int64)
         self.loss = torch.zeros(1, dtype=torch.float64)
+        self.loss_squares = torch.zeros(1, dtype=torch.float64)
         self.calibration = Calibration(bins)
         size = num_classes if num_classes <= LARGEST_CONFUSION else 0
         self.confusion = torch.zeros(size, size, dtype=torch.int64)  # [truth, predicted]
@@ -59,7 +71,9 @@ class Accuracy:
             )
         rank, predicted = ranks(logits, labels).cpu(), logits.argmax(dim=1).cpu()
         log_probabilities = F.log_softmax(logits.double(), dim=1)
-        self.loss -= log_probabilities.gather(1, labels[:, None]).sum().cpu()
+        losses = -log_probabilities.gather(1, labels[:, None])
+        self.loss += losses.sum().cpu()
+        self.loss_squares += losses.square().sum().cpu()
         self.calibration.add(log_probabilities.amax(dim=1).exp(), rank == 0)
         labels = labels.cpu()
         self.counts += self._count(labels)
@@ -76,6 +90,7 @@ class Accuracy:
             "right top": self.right_top,
             "counts": self.counts,
             "loss": self.loss,
+            "loss squares": self.loss_squares,
             "confusion": self.confusion,
         } | self.calibration.tensors()
 
@@ -99,9 +114,25 @@ class Accuracy:
         per_class = self.right.double() / self.counts  # NaN where there is no image
         metrics = {"top-1": share(right, num)}
         metrics[f"top-{self.top}"] = share(int(self.right_top.sum()), num)
-        metrics["balanced accuracy"] = Metric(value=float(recalls.mean()), count=num)
-        metrics["calibration error"] = Metric(value=self.calibration.error(), count=num)
-        metrics["log loss"] = Metric(value=float(self.loss) / num, count=num, unit="number")
+        metrics["balanced accuracy"] = Metric(
+            value=float(recalls.mean()),
+            count=num,
+            spread=_balanced_spread(recalls, self.counts[present]),
+            spread_of="half of the 95% interval",
+        )
+        metrics["calibration error"] = Metric(
+            value=self.calibration.error(),
+            count=num,
+            spread=self.calibration.spread(),
+            spread_of="half of the 95% interval, by bootstrap",
+        )
+        metrics["log loss"] = Metric(
+            value=float(self.loss) / num,
+            count=num,
+            spread=_mean_spread(float(self.loss), float(self.loss_squares), num),
+            spread_of="half of the 95% interval" if num > 1 else "",
+            unit="number",
+        )
         return Outcome(
             metrics=metrics,
             counts={"images": num, "classes": self.num_classes, "classes with images": int(present.sum())},

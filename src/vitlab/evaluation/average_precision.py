@@ -7,7 +7,10 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from vitlab.evaluation.contract import EvaluationError, Metric
-from vitlab.evaluation.examples import Array, Outcome
+from vitlab.evaluation.examples import Z95, Array, Outcome
+
+RESAMPLES, RESAMPLED = 200, 2e7  # draws of the images for the spread of the mean, and scores in all
+FEWEST_RESAMPLES = 20
 
 
 def average_precision(scores: Array, labels: Array) -> Array:
@@ -24,6 +27,22 @@ def average_precision(scores: Array, labels: Array) -> Array:
             gains = np.diff(hits[ends], prepend=0)
             values[k] = float((hits[ends] / (ends + 1.0) * gains).sum() / hits[-1])
     return values
+
+
+def _resampled_spread(scores: Array, labels: Array) -> float | None:
+    """Half of the 95% interval of the mean, by its standard deviation over images drawn again with replacement.
+
+    The draws are not centred on the value, for an image that is drawn twice is ranked beside itself: only their
+    standard deviation is used. None where there are too many scores for that.
+    """
+    rng = np.random.default_rng(0)
+    values: list[float] = []
+    for _ in range(int(min(RESAMPLES, RESAMPLED // scores.size))):
+        rows = rng.integers(0, len(scores), len(scores))
+        found = average_precision(scores[rows], labels[rows])
+        if not np.isnan(found).all():
+            values.append(float(np.nanmean(found)))
+    return Z95 * float(np.std(values, ddof=1)) if len(values) >= FEWEST_RESAMPLES else None
 
 
 @final
@@ -65,7 +84,14 @@ class MultiLabelAccuracy:
             raise EvaluationError(f"None of the {num} images has a label: there is nothing to measure.")
         names = list(classes) if classes is not None else [str(k) for k in range(self.num_classes)]
         return Outcome(
-            metrics={"mAP": Metric(value=float(values[present].mean()), count=num)},
+            metrics={
+                "mAP": Metric(
+                    value=float(values[present].mean()),
+                    count=num,
+                    spread=(spread := _resampled_spread(scores, labels)),
+                    spread_of="" if spread is None else "half of the 95% interval, by bootstrap",
+                )
+            },
             counts={"images": num, "classes": self.num_classes, "classes with images": int(present.sum())},
             details={
                 "per class": [None if np.isnan(value) else float(value) for value in values],

@@ -2,9 +2,14 @@
 
 from typing import Any, final
 
+import numpy as np
 import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
+
+from vitlab.evaluation.examples import Z95
+
+DRAWS = 1000  # of the images, for the spread of the error
 
 
 @final
@@ -15,6 +20,7 @@ class Calibration:
         self.counts = torch.zeros(bins, dtype=torch.int64)
         self.right = torch.zeros(bins, dtype=torch.int64)
         self.confidence = torch.zeros(bins, dtype=torch.float64)
+        self.squares = torch.zeros(bins, dtype=torch.float64)  # of what an image adds to right - confidence
         self.edges = torch.linspace(0, 1, bins + 1, dtype=torch.float64)
 
     def add(self, confidence: Float[Tensor, "b"], right: Bool[Tensor, "b"]) -> None:
@@ -24,13 +30,33 @@ class Calibration:
         self.counts += torch.bincount(places, minlength=len(self.counts))
         self.right += torch.bincount(places[right.cpu()], minlength=len(self.counts))
         self.confidence += torch.zeros_like(self.confidence).index_add_(0, places, values)
+        self.squares += torch.zeros_like(self.squares).index_add_(0, places, (right.cpu().double() - values).square())
 
     def tensors(self) -> dict[str, Tensor]:
-        return {"bin counts": self.counts, "bin right": self.right, "bin confidence": self.confidence}
+        return {
+            "bin counts": self.counts,
+            "bin right": self.right,
+            "bin confidence": self.confidence,
+            "bin squares": self.squares,
+        }
 
     def error(self) -> float:
         """The expected calibration error: |accuracy - confidence| of the bins, weighted by their images."""
         return float((self.right - self.confidence).abs().sum() / self.counts.sum())
+
+    def spread(self) -> float:
+        """Half of the error's 95% interval, by its standard deviation over images drawn again with replacement.
+
+        How many images of each bin a draw has is drawn; their sum, from its normal distribution, for single images are
+        not kept.
+        """
+        counts, rng = self.counts.numpy(), np.random.default_rng(0)
+        num, some = counts.sum(), counts.clip(1)
+        mean = (self.right - self.confidence).numpy() / some
+        variance = (self.squares.numpy() / some - mean**2).clip(0)
+        drawn = rng.multinomial(num, counts / num, DRAWS)
+        sums = drawn * mean + np.sqrt(drawn * variance) * rng.standard_normal(drawn.shape)
+        return Z95 * float(np.abs(sums).sum(axis=1).std(ddof=1) / num)
 
     def bins(self) -> list[dict[str, Any]]:
         """What a reliability plot draws; a bin without images has neither accuracy nor confidence."""

@@ -5,6 +5,7 @@ the forward pass (the gradients of the inputs and of the weights are a product e
 paper counts its exaFLOPs.
 """
 
+import copy
 import json
 import statistics
 import sys
@@ -117,11 +118,8 @@ def training_speed(
 ) -> Speed:
     """Images a second forward and backward, with a cross-entropy at the end and no optimiser; sizes as above."""
     sizes = _sizes(batch_size, 2)  # some models' batch norms cannot be trained on one image
-    try:
-        return _timed(lambda size: _training_step(model, size, device, bf16=bf16), sizes, device, seconds, parts)
-    finally:
-        model.zero_grad(set_to_none=True)
-        model.eval()
+    trained = copy.deepcopy(model)  # gradients and running statistics are not the model's
+    return _timed(lambda size: _training_step(trained, size, device, bf16=bf16), sizes, device, seconds, parts)
 
 
 def peak_memory(device: torch.device) -> int:

@@ -21,7 +21,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from vitlab.core.config import to_dict
+from vitlab.core.config import check_fields, to_dict
 from vitlab.core.errors import Error
 from vitlab.core.files import atomic_file
 from vitlab.core.record import read_json, write_json
@@ -58,6 +58,9 @@ class Reading:
     max_damaged: float = 0.01  # the fraction of images that may be unreadable; they are left out
     cache: Path | None = None  # None: nothing is kept
     share: Share = Share()
+
+    def __post_init__(self) -> None:
+        check_fields(self)
 
 
 class Outputs(NamedTuple):

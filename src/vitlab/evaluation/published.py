@@ -57,11 +57,6 @@ def published_columns(edition: Edition) -> list[PublishedColumn]:
     ]
 
 
-def published_exaflops() -> dict[str, float]:
-    """What the paper says that pre-training on JFT computes."""
-    return dict(_document()["exaflops"]["values"])
-
-
 def _metric(values: list[float], spread_of: str) -> Metric:
     value, spread = values[0] / 100, values[1] / 100 if len(values) > 1 else None
     count = 3 if spread is not None else 1

@@ -1,19 +1,20 @@
 """What is measured, from a model of ours or from any function of images, and its classes put in a data set's order."""
 
+import contextlib
 import dataclasses
 import hashlib
 import json
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Literal, TypeAlias
 
 import torch
 from torch import Tensor
 
-from vitlab.core.config import to_dict
+from vitlab.core.config import check_value, to_dict
 from vitlab.core.preprocess import Preprocess
 from vitlab.evaluation.contract import EvaluationError, Subject
-from vitlab.models.contract import Model
+from vitlab.models.contract import Model, evaluating
 from vitlab.models.create import family_name
 from vitlab.weights.imagenet import imagenet_classes
 
@@ -24,10 +25,22 @@ log = logging.getLogger("vitlab")
 FEATURES = "measure its features (fewshot, linear, knn)"  # what can be done without the data's classes
 
 
+@contextlib.contextmanager
+def lent(model: Model) -> Iterator[None]:
+    """A model that `subject_of` may have: on its device and in its mode again after the block, each of its modules."""
+    device = next(model.parameters()).device
+    with evaluating(model):
+        try:
+            yield
+        finally:
+            model.to(device)
+
+
 def subject_of(
     model: Model, *, name: str, device: torch.device | str = "cpu", precision: Precision = "float32"
 ) -> Subject:
-    """A model as it is: pooled features, and logits where it has a head. It is moved to the device."""
+    """A model as it is: pooled features, and logits where it has a head. It is moved to the device: see `lent`."""
+    check_value(Precision, precision, "precision")
     device = torch.device(device)
     model = model.to(device).eval()
     weight = next(model.parameters()).dtype

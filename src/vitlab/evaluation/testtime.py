@@ -15,6 +15,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from vitlab.core.config import check_fields
 from vitlab.evaluation.contract import EvaluationError, Subject
 
 
@@ -27,6 +28,9 @@ class TestTime:
     crops: Literal[1, 5] = 1  # 1: the centre; 5: the centre and the four corners
     flip: bool = False  # each crop also mirrored
     resize: int | None = None  # px that the picture's shorter side has before crops are taken; None: see `enlarged`
+
+    def __post_init__(self) -> None:
+        check_fields(self)
 
     @property
     def views(self) -> int:

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 from vitlab.core.errors import ConfigError
 from vitlab.core.preprocess import Preprocess
-from vitlab.models.contract import AttentionTap, Layout, Taps
+from vitlab.models.contract import AttentionTap, Layout, Taps, need_all_places
 from vitlab.models.positions import Grid, RelativePositions
 from vitlab.models.vit import Attention, Block, Pool, ViT, ViTConfig
 
@@ -101,7 +101,7 @@ class AxialAttention(nn.Module):
         relative: RelativePositions | None = None,
         num_queries: int | None = None,
     ) -> Float[Tensor, "b n d"]:
-        assert layout.present is None, "a line needs all its places"
+        need_all_places(layout, AxialViT.__name__)
         assert relative is None
         assert num_queries is None
         made = self.line(self.lines(z, layout.grid), layout)

@@ -18,7 +18,7 @@ from torch import Tensor, nn
 
 from vitlab.core.errors import ConfigError
 from vitlab.core.preprocess import Preprocess
-from vitlab.models.contract import AttentionTap, Model, Taps, Tokens
+from vitlab.models.contract import AttentionTap, Model, Taps, Tokens, need_all_places
 from vitlab.models.positions import Grid
 from vitlab.models.relative import BiasRule, RelativeBias, RelativeMlp
 from vitlab.models.resnet import to_map, to_tokens
@@ -337,7 +337,7 @@ class CoAtNet(Model):
 
     def encode(self, tokens: Tokens) -> Tokens:
         """All stages and the final norm; the grid of what comes out is the last stage's."""
-        assert tokens.present is None, "a convolution needs the whole map"
+        need_all_places(tokens, type(self).__name__)
         x = to_map(tokens.values, tokens.grid)
         for i in range(len(self.blocks)):
             x = self._layer(i, x)

@@ -10,6 +10,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
+from vitlab.core.errors import ConfigError
 from vitlab.core.preprocess import Preprocess
 
 
@@ -53,6 +54,12 @@ class Tokens(Layout):
         index = places[:, :, None].expand(-1, -1, self.values.shape[-1])
         values = torch.cat([self.prefix, self.patches.gather(1, index)], dim=1)
         return Tokens(values=values, grid=self.grid, present=places, num_prefix=self.num_prefix)
+
+
+def need_all_places(layout: Layout, model: str) -> None:
+    """Refuse tokens with places left out, for a model whose `takes_subsets` is False."""
+    if layout.present is not None:
+        raise ConfigError(f"{model} takes all tokens of an image, not a subset of them.")
 
 
 @dataclass(frozen=True)

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from vitlab.core.errors import ConfigError, ImageError
 from vitlab.core.preprocess import Preprocess
-from vitlab.models.contract import AttentionTap, Layout, Model, Taps, Tokens
+from vitlab.models.contract import AttentionTap, Layout, Model, Taps, Tokens, need_all_places
 from vitlab.models.resnet import to_map, to_tokens
 from vitlab.models.stages import channels_last, dropped, growing, normed, recomputed
 from vitlab.models.vit import Gelu
@@ -266,7 +266,7 @@ class CvT(Model):
         `only_pooled` leaves out what `pool` will not read of the last layer. Not in training: the batch norm of that
         layer's queries has statistics to follow.
         """
-        assert tokens.present is None, "a convolution needs the whole map"
+        need_all_places(tokens, type(self).__name__)
         class_only = only_pooled and self.class_token is not None and not self.training
         for i in range(len(self.blocks)):
             tokens = self._layer(i, tokens, class_only and i == len(self.blocks) - 1)

@@ -11,6 +11,7 @@ import dataclasses
 import functools
 import json
 import math
+import re
 import sys
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal, TypeAlias, final
@@ -24,7 +25,7 @@ from vitlab.core.config import from_dict, to_dict
 from vitlab.core.errors import ConfigError, ImageError
 from vitlab.core.peers import import_timm
 from vitlab.core.preprocess import IMAGENET_MEAN, IMAGENET_STD, Preprocess
-from vitlab.models.contract import Model, Taps, Tokens
+from vitlab.models.contract import Model, Taps, Tokens, need_all_places
 from vitlab.models.timm_attention import attention_taps
 from vitlab.models.timm_build import TimmConfig, build_net, first_line, known
 from vitlab.models.timm_preprocess import preprocess_named
@@ -60,8 +61,10 @@ class TimmModel(Model):
 
     def layer_of(self, name: str) -> int:
         """As timm groups its parameters; without groups the head is one layer and the rest another."""
-        last = self.num_layers + 1
-        return last if name.startswith("head.") else self._layers.get(name.removeprefix("net."), 0)
+        if name.startswith("head."):
+            return self.num_layers + 1
+        plain = re.sub(r"\.parametrizations\.(\w+)\..*", r".\1", name)  # an adapter's layer is its weight's
+        return self._layers.get(plain.removeprefix("net."), 0)
 
     def embed(self, images: Float[Tensor, "b c h w"]) -> Tokens:
         _, channels, height, width = images.shape
@@ -80,8 +83,7 @@ class TimmModel(Model):
         return Tokens(values=z, grid=tuple(grid), num_prefix=net.num_prefix_tokens)
 
     def encode(self, tokens: Tokens) -> Tokens:
-        if tokens.present is not None:
-            raise ConfigError(f"timm's {self.config.name} takes all tokens of an image, not a subset of them.")
+        need_all_places(tokens, f"timm's {self.config.name}")
         net, form = self.net, self._shape.form
         if form == "vit":
             if net.grad_checkpointing and self.training:
@@ -158,20 +160,44 @@ class TimmModel(Model):
     def resize(self, image_size: tuple[int, int]) -> None:
         """Another image size for trained weights, positions resized as timm does it when it loads its own."""
         config = dataclasses.replace(self.config, image_size=image_size)
-        if self._shape.fixed:
-            larger = TimmModel(config).to(next(self.parameters()).device)
-            adapt = getattr(sys.modules[type(self.net).__module__], "checkpoint_filter_fn", lambda state, _: state)
-            named = set(larger.net.state_dict())
-            try:
-                state = adapt({**self.net.state_dict(), **self._classifier()}, larger.net)
-                larger.net.load_state_dict({name: value for name, value in state.items() if name in named})
-            except RuntimeError as error:
-                raise ConfigError(
-                    f"timm's {self.config.name} cannot change its resolution of {_by(self.config.image_size)} px."
-                ) from error
-            self.net = larger.net.train(self.training)
-        self.config, self._shape = config, _shape(config)
+        with torch.device("meta"):
+            wanted = TimmModel(config)
+        if self._shape.fixed or _shapes(wanted) != _shapes(self):
+            self.net = self._adapted(config)
+        self.config, self._shape = config, wanted._shape
         self.preprocess = self.preprocess.with_size(image_size)
+
+    def _adapted(self, config: TimmConfig) -> Any:
+        """timm's module for another image size with these weights."""
+        larger = TimmModel(config).to(next(self.parameters()).device)
+        adapt = getattr(sys.modules[type(self.net).__module__], "checkpoint_filter_fn", lambda state, _: state)
+        named = set(larger.net.state_dict())
+        try:
+            state = adapt({**self.net.state_dict(), **self._classifier()}, larger.net)
+            larger.net.load_state_dict({name: value for name, value in state.items() if name in named})
+        except RuntimeError as error:
+            raise ConfigError(
+                f"timm's {self.config.name} cannot change its resolution of {_by(self.config.image_size)} px."
+            ) from error
+        return larger.net.train(self.training)
+
+
+def _shapes(model: TimmModel) -> dict[str, torch.Size]:
+    return {name: value.shape for name, value in model.state_dict().items()}
+
+
+def size_from(config: TimmConfig, side: int) -> int | None:
+    """The first side from that one on that patches divide, or None where trained weights cannot go on at it."""
+    with torch.device("meta"):
+        model = TimmModel(config)
+        patches: Any = getattr(model.net, "patch_embed", None)
+        unit = patches.feat_ratio() if hasattr(patches, "feat_ratio") else 1
+        side = math.ceil(side / unit) * unit
+        try:
+            model.resize((side, side))
+        except ConfigError:
+            return None
+    return side
 
 
 def preprocess_of(config: TimmConfig) -> Preprocess:

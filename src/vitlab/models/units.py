@@ -6,7 +6,7 @@ from typing import ClassVar
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from vitlab.models.contract import Model, Tokens
+from vitlab.models.contract import Model, Tokens, need_all_places
 from vitlab.models.resnet import to_map, to_tokens
 from vitlab.models.stages import recomputed
 
@@ -43,7 +43,7 @@ class UnitNet(Model):
         return _tokens(self.stem(images))
 
     def encode(self, tokens: Tokens) -> Tokens:
-        assert tokens.present is None, "a convolution needs the whole map"
+        need_all_places(tokens, type(self).__name__)
         x = to_map(tokens.values, tokens.grid)
         for unit in self.units:
             x = self._through(unit, x)

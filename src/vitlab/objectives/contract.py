@@ -3,7 +3,7 @@
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 from jaxtyping import Float
 from torch import Tensor, nn
@@ -39,6 +39,8 @@ def auxiliary_losses(model: Forward) -> dict[str, Tensor]:
 class Objective(nn.Module, ABC):
     """Owns its extra heads as submodules; the loop optimises them with the model and saves them with it."""
 
+    capturable = False  # whether its step is the same work every time: `step` is not looked at, `after_step` is empty
+
     @abstractmethod
     def loss(self, model: Forward, batch: Batch, step: int) -> tuple[Float[Tensor, ""], Metrics]:
         """The scalar to minimise, the mean over the batch, and what to log."""
@@ -48,6 +50,16 @@ class Objective(nn.Module, ABC):
         loss, metrics = self.loss(model, batch, step)
         (loss * scale).backward()
         return loss.detach(), metrics
+
+    def param_groups(self) -> list[dict[str, Any]]:
+        """Its own parameters in groups, as torch's optimisers take them; by default with the model's rate and decay.
+
+        A group's `rate` is a factor of the model's, its `weight_decay` takes the place of the model's.
+        """
+        own = [parameter for parameter in self.parameters() if parameter.requires_grad]
+        vectors = [parameter for parameter in own if parameter.ndim < 2]
+        groups = [{"params": [p for p in own if p.ndim >= 2]}, {"params": vectors, "weight_decay": 0.0}]
+        return [group for group in groups if group["params"]]
 
     def after_step(self, model: nn.Module, step: int) -> None:
         """Called when the optimiser has made its step."""

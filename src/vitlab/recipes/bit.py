@@ -87,9 +87,10 @@ def _recipe(data: str, num_images: int, picture: tuple[int, int]) -> Callable[[]
     def build() -> Recipe:
         return bit_recipe(data, "bit-r50x1.in21k", num_images=num_images, picture=picture, name=name)
 
-    build.__doc__ = f"""Fine-tuning on {data} by BiT-HyperRule (arXiv 1912.11370).
+    what, where = ("a task of VTAB-1k, PATH,", " --data.source PATH") if data == "vtab" else (data, "")
+    build.__doc__ = f"""Fine-tuning on {what} by BiT-HyperRule (arXiv 1912.11370).
 
-    Command: vitlab train {name} --model.source SOURCE
+    Command: vitlab train {name} --model.source SOURCE{where}
     Hardware and time: not run here.
     Score: none seen here.
     """

@@ -94,9 +94,10 @@ def _recipe(data: str, row: Row) -> Callable[[], Recipe]:
             name=name,
         )
 
-    build.__doc__ = f"""Fine-tuning on {data} as table 4 of arXiv 2010.11929 has it; one rate of its grid {row.rates}.
+    what, where = ("a task of VTAB-1k, PATH,", " --data.source PATH") if data == "vtab" else (data, "")
+    build.__doc__ = f"""Fine-tuning on {what} as table 4 of arXiv 2010.11929 has it; one rate of its grid {row.rates}.
 
-    Command: vitlab train {name} --model.source SOURCE [--optimiser.rate R]
+    Command: vitlab train {name} --model.source SOURCE{where} [--optimiser.rate R]
     Hardware and time: not run here.
     Score: none seen here.
     """

@@ -72,7 +72,7 @@ def _deit3(
             augmentation=Augmentation(
                 crop="paper", crop_area=(0.08, 1.0), policy="three", jitter=0.3, mixup=0.8, cutmix=1.0
             ),
-            loss=Loss(kind="sigmoid"),
+            loss=Loss(kind="sigmoid", class_mean=True),
             optimiser=Optimiser(name="lamb", rate=rate, weight_decay=0.05, clip=1.0),
             schedule=Schedule(kind="cosine", total="800 epochs", warmup="5 epochs", end=1e-5 / rate),
             batch_size=2048,
@@ -99,7 +99,6 @@ def _deit3_finetuning(name: str, before: str, *, image_size: int, drop_path: flo
                 keep_head=True,
                 image_size=image_size,
                 drop_path=drop_path,
-                set=() if drop_path else ("drop_path=0",),  # the field's 0 leaves what the source had
             ),
             data=DataChoice(source="imagenet", val_fraction=0.01),
             augmentation=replace(DEIT, erase=0.0),

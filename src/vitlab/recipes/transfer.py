@@ -1,12 +1,18 @@
 """The fine-tuning recipe that fits a model and a data set: the paper's, or for a BiT its own rule."""
 
 import dataclasses
+import math
 from typing import Any
 
 from vitlab.models.bit import BiTConfig
+from vitlab.models.timm_adapter import size_from
+from vitlab.models.timm_build import TimmConfig
+from vitlab.models.vit import ViTConfig
 from vitlab.recipes.bit import bit_recipe
 from vitlab.recipes.finetuning import budget, finetune_recipe
 from vitlab.training.recipe import Recipe
+
+SIDE, LEAST = 384, 224  # px: the paper's side for fine-tuning, and the smallest model that goes to it
 
 
 def transfer_recipe(
@@ -25,7 +31,9 @@ def transfer_recipe(
 ) -> Recipe:
     """For the model that `config` describes and so many images like that picture; what is None follows from them.
 
-    Without a GPU the resolution stays the model's own, and batches are small.
+    Without a GPU the resolution stays the model's own, and batches are small. With one, models of 224 px or more go to
+    the paper's 384 px, or the next size above that patches divide (392 px for H/14); a model that is as large already,
+    or cannot change its resolution, keeps its own. The 518 px of the paper's best H/14 are for --image-size.
     """
     spent = budget(num_images, on_gpu=on_gpu)
     batch = spent.batch_size if batch_size is None else batch_size
@@ -45,8 +53,8 @@ def transfer_recipe(
             optimiser=dataclasses.replace(rule.optimiser, rate=rate),
             schedule=schedule,
         )
-    if image_size is None and on_gpu and min(config.image_size) >= 224:
-        image_size = 384
+    if image_size is None and on_gpu:
+        image_size = _larger(config)
     total_steps = spent.steps if steps is None else steps
     return finetune_recipe(
         data,
@@ -58,3 +66,13 @@ def transfer_recipe(
         image_size=image_size,
         batch_size=batch,
     )
+
+
+def _larger(config: Any) -> int | None:
+    """The side at which a model is fine-tuned where it is not its own."""
+    if min(config.image_size) < LEAST or max(config.image_size) >= SIDE:
+        return None
+    if isinstance(config, TimmConfig):
+        return size_from(config, SIDE)
+    unit = config.patch_size if isinstance(config, ViTConfig) else 1
+    return math.ceil(SIDE / unit) * unit

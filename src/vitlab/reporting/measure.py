@@ -12,10 +12,10 @@ from jaxtyping import Float, Int
 from vitlab.core.errors import Error
 from vitlab.data.contract import Array, DataSet, Split
 from vitlab.evaluation.accuracy import Accuracy
-from vitlab.evaluation.average_precision import MultiLabelAccuracy, average_precision
-from vitlab.evaluation.contract import EvaluationError
+from vitlab.evaluation.average_precision import MultiLabelAccuracy
+from vitlab.evaluation.contract import EvaluationError, Metric
 from vitlab.evaluation.cost import model_cost
-from vitlab.evaluation.examples import Z95, wilson
+from vitlab.evaluation.examples import wilson
 from vitlab.evaluation.features import Reading, outputs
 from vitlab.evaluation.subject import subject_of
 from vitlab.models.contract import Model
@@ -24,8 +24,6 @@ BUDGET = {"cpu": 2e12, "cuda": 2e15}  # FLOPs that are spent on looking: some se
 FEWEST, MOST = 64, 10_000  # pictures that are looked at unless a number is given
 SHOWN = 12  # pictures of each kind
 BATCH = 64
-RESAMPLES, RESAMPLED = 200, 2e7  # draws of the images for the spread of a mean average precision, and scores in all
-FEWEST_RESAMPLES = 20
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -120,11 +118,9 @@ def _one_label(batches: Any, dataset: DataSet, shared: dict[str, Any]) -> Measur
     for batch in batches:
         labels = torch.from_numpy(batch.labels).long()
         counter.add(batch.values, labels)
-        log_shares = batch.values.double().log_softmax(dim=1)
-        sure, said = log_shares.max(dim=1)
-        losses = -log_shares.gather(1, labels[:, None])[:, 0]
-        columns.append((batch.indices, batch.labels, said.numpy(), sure.exp().numpy(), losses.numpy()))
-    places, truth, said, sure, losses = (np.concatenate(column) for column in zip(*columns, strict=True))
+        sure, said = batch.values.double().log_softmax(dim=1).max(dim=1)
+        columns.append((batch.indices, batch.labels, said.numpy(), sure.exp().numpy()))
+    places, truth, said, sure = (np.concatenate(column) for column in zip(*columns, strict=True))
     outcome = counter.outcome(dataset.classes)
     num, metrics = len(places), outcome.metrics
     right = truth == said
@@ -133,16 +129,7 @@ def _one_label(batches: Any, dataset: DataSet, shared: dict[str, Any]) -> Measur
     if dataset.num_classes > counter.top:
         low, high = wilson(int(counter.right_top.sum()), num)
         numbers[f"top-{counter.top}"] = Number(value=metrics[f"top-{counter.top}"].value, low=low, high=high)
-    numbers["balanced accuracy"] = _balanced(counter, metrics["balanced accuracy"].value)
-    numbers["calibration error"] = Number(value=metrics["calibration error"].value)
-    half = Z95 * float(losses.std(ddof=1)) / math.sqrt(num) if num > 1 else None
-    mean = metrics["log loss"].value
-    numbers["log loss"] = Number(
-        value=mean,
-        low=None if half is None else max(mean - half, 0.0),
-        high=None if half is None else mean + half,
-        percent=False,
-    )
+    numbers |= {name: _number(metrics[name]) for name in ("balanced accuracy", "calibration error", "log loss")}
     pairs, amounts = np.unique(np.stack([truth, said], axis=1), axis=0, return_counts=True)
     confusion = {(a, b): amount for (a, b), amount in zip(pairs.tolist(), amounts.tolist(), strict=True)}
 
@@ -181,7 +168,7 @@ def _several_labels(batches: Any, dataset: DataSet, shared: dict[str, Any]) -> M
     shares = 1 / (1 + np.exp(-scores))
     exact = ((scores > 0) == truth).all(axis=1)
     losses = np.logaddexp(0, np.where(truth, -scores, scores)).sum(axis=1)
-    numbers = {"mAP": _resampled_precision(scores, labels, outcome.metrics["mAP"].value)}
+    numbers = {"mAP": _number(outcome.metrics["mAP"])}
     low, high = wilson(int(exact.sum()), len(exact))
     numbers["all labels right"] = Number(value=float(exact.mean()), low=low, high=high)
 
@@ -209,12 +196,13 @@ def _several_labels(batches: Any, dataset: DataSet, shared: dict[str, Any]) -> M
     )
 
 
-def _balanced(counter: Accuracy, value: float) -> Number:
-    """The mean over classes; each class's share has a variance of its own, and they are independent."""
-    there = counter.counts > 0
-    shares, amounts = counter.right[there].double() / counter.counts[there], counter.counts[there].double()
-    half = Z95 * float((shares * (1 - shares) / amounts).sum().sqrt()) / int(there.sum())
-    return Number(value=value, low=max(value - half, 0.0), high=min(value + half, 1.0))
+def _number(metric: Metric) -> Number:
+    """A metric whose spread is half of its interval."""
+    percent, value, half = metric.unit == "fraction", metric.value, metric.spread
+    if half is None:
+        return Number(value=value, percent=percent)
+    high = min(value + half, 1.0) if percent else value + half
+    return Number(value=value, low=max(value - half, 0.0), high=high, percent=percent)
 
 
 def _surest(sure: Float[np.ndarray, "n"], truth: Int[np.ndarray, "n"], chosen: Array) -> list[int]:
@@ -231,26 +219,6 @@ def _surest(sure: Float[np.ndarray, "n"], truth: Int[np.ndarray, "n"], chosen: A
     kept = set(first[:SHOWN])
     kept |= set([row for row in rows if row not in kept][: SHOWN - len(kept)])
     return [row for row in rows if row in kept]
-
-
-def _resampled_precision(scores: Array, labels: Array, value: float) -> Number:
-    """The mean average precision, its interval from the spread of it over images drawn again with replacement.
-
-    The draws are not centred on the value, for an image that is drawn twice is ranked beside itself: only their
-    standard deviation is used.
-    """
-    rounds = int(min(RESAMPLES, RESAMPLED // max(scores.size, 1)))
-    rng = np.random.default_rng(0)
-    values: list[float] = []
-    for _ in range(rounds):
-        rows = rng.integers(0, len(scores), len(scores))
-        found = average_precision(scores[rows], labels[rows])
-        if not np.isnan(found).all():
-            values.append(float(np.nanmean(found)))
-    if len(values) < FEWEST_RESAMPLES:
-        return Number(value=value)
-    half = Z95 * float(np.std(values, ddof=1))
-    return Number(value=value, low=max(value - half, 0.0), high=min(value + half, 1.0))
 
 
 def check_limit(images: int | None) -> None:

@@ -3,7 +3,7 @@
 import dataclasses
 import os
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal, TypeAlias
@@ -11,8 +11,8 @@ from typing import Any, Literal, TypeAlias
 import torch
 from torch import Tensor
 
-from vitlab.core.config import from_dict, replace
-from vitlab.core.errors import unknown_name
+from vitlab.core.config import check_fields, from_dict, replace
+from vitlab.core.errors import ConfigError, near_matches, unknown_name
 from vitlab.data.contract import DataSet
 from vitlab.data.open import open_data
 from vitlab.evaluation import protocols
@@ -21,7 +21,7 @@ from vitlab.evaluation.cost import exaflops, model_cost, spent
 from vitlab.evaluation.costing import check_options, measure_cost
 from vitlab.evaluation.features import Progress, Reading, Share, default_cache
 from vitlab.evaluation.real import open_validation_images
-from vitlab.evaluation.subject import Precision, subject_of
+from vitlab.evaluation.subject import Precision, lent, subject_of
 from vitlab.evaluation.testtime import TestTime
 from vitlab.models.contract import Model
 from vitlab.models.create import as_size, create, empty_model, family_of
@@ -53,6 +53,9 @@ class How:
     keep: bool = True  # whether features are kept
     device: str | None = None
     precision: Literal["auto", "float32", "bf16"] = "auto"  # auto: float32, and what is trained on a GPU in bf16
+
+    def __post_init__(self) -> None:
+        check_fields(self)
 
     @property
     def measuring(self) -> Precision:
@@ -98,16 +101,28 @@ def evaluate(
 ) -> Result:
     """What a protocol measures; processes that torchrun started share the work, and all get the same result."""
     if protocol not in PROTOCOLS:
-        raise unknown_name("protocol", protocol, PROTOCOLS, f" The protocols are {', '.join(PROTOCOLS)}.")
+        raise unknown_name("protocol", str(protocol), PROTOCOLS, f" The protocols are {', '.join(PROTOCOLS)}.")
     plain = {
         name: os.fspath(value) if isinstance(value, os.PathLike) else value for name, value in (options or {}).items()
     }
+    _check_options(protocol, plain)
     chosen = replace(OPTIONS[protocol](), plain, where=f"protocol {protocol}")
     how = how or How()
     if how.batch_size is not None and how.batch_size < 1:
         raise EvaluationError(f"The batch size must be at least 1, not {how.batch_size}.")
     request = Request(protocol=protocol, model=model, data=data, how=how, options=chosen, progress=progress)
     return PROTOCOLS[protocol](request)
+
+
+def _check_options(protocol: str, options: Iterable[str]) -> None:
+    """Refuse names that are neither the protocol's nor any's; those of `How` and `TestTime` are for all."""
+    own = [item.name for item in dataclasses.fields(OPTIONS[protocol])]
+    for name in options:
+        if name not in own:
+            known = own + [item.name for kind in (How, TestTime) for item in dataclasses.fields(kind)]
+            known.remove("views")
+            hint = near_matches(name, known) or f" Its options are {', '.join(known)}."
+            raise ConfigError(f"The protocol {protocol} has no option '{name}'.{hint}")
 
 
 def share_of(world: World) -> Share:
@@ -135,8 +150,8 @@ def _measured(request: Request) -> Result:
     opened: Callable[[str], DataSet] = open_validation_images if request.protocol == "real" else open_data
     dataset = opened(request.needed_data)
     split = protocols.choose_split(dataset, how.split)
-    with join(how.device) as world:
-        model = _model(request)
+    model = _model(request)
+    with join(how.device) as world, lent(model):
         subject = subject_of(model, name=request.name, device=world.device, precision=how.measuring)
         result = protocols.measure(
             request.protocol,
@@ -163,8 +178,8 @@ def _cost(request: Request) -> Result:
     check_options(options)
     images = planned_images(options.recipe, options.train_images) if options.recipe else options.images
     folder = options.run or _run_of(request)
-    with join(how.device) as world:
-        model = _model(request, empty=options.count_only)
+    model = _model(request, empty=options.count_only)
+    with join(how.device) as world, lent(model):
         subject: Subject | None = None
         if not options.count_only:
             subject = subject_of(model, name=request.name, device=world.device, precision=how.measuring)

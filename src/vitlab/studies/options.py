@@ -7,7 +7,7 @@ from vitlab.evaluation.options import OPTIONS as MEASURING
 
 @dataclass(frozen=True, kw_only=True)
 class FinetuneOptions:
-    """The paper's transfer: a learning rate chosen on held-out images, then a run a seed on all of train."""
+    """The paper's transfer: a rate chosen on held-out images, then a run a seed on all of train, measured on test."""
 
     folder: str | None = None
     """Where the runs are, and are gone on with; by default a folder under runs/ that model and data name."""

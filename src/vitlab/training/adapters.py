@@ -11,6 +11,7 @@ from torch.nn.utils import parametrize
 
 from vitlab.core.errors import ConfigError
 from vitlab.models.contract import Model
+from vitlab.models.timm_adapter import TimmModel
 
 
 @final
@@ -40,13 +41,19 @@ def choose(model: Model, part: Literal["all", "head"], lora: int | None) -> None
         raise ConfigError(f"The rank of low-rank adapters must be at least 1, not {lora}.")
     if part == "head":
         raise ConfigError("Train the head alone or low-rank adapters, not both: leave one of the two out.")
-    layers = [module for module in model.children() if isinstance(module, nn.ModuleList)]
-    products = [module for part in layers for module in part.modules() if isinstance(module, nn.Linear)]
+    products = [module for part in _layers(model) for module in part.modules() if isinstance(module, nn.Linear)]
     if not products:
         raise ConfigError("Low-rank adapters need layers of products, which this model lacks: train all of it.")
     for module in products:
         parametrize.register_parametrization(module, "weight", LowRank(module.weight, lora))
         module.parametrizations.weight.original.requires_grad_(False)  # pyright: ignore[reportAttributeAccessIssue]
+
+
+def _layers(model: Model) -> list[nn.Module]:
+    """What holds the layers: lists of blocks, or all of timm's module, from which the head is taken out."""
+    if isinstance(model, TimmModel):
+        return [model.net]
+    return [module for module in model.children() if isinstance(module, nn.ModuleList)]
 
 
 def hold_still(model: Model) -> None:

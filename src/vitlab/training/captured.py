@@ -15,7 +15,6 @@ from vitlab.core.compiling import compile_options
 from vitlab.core.random import torch_seed
 from vitlab.data.resident import ResidentFeed
 from vitlab.objectives.contract import Batch, Metrics
-from vitlab.objectives.supervised import Supervised
 from vitlab.training.optimisers import ON_DEVICE, set_rate
 from vitlab.training.passes import AdamW, TotalNorm, captured
 from vitlab.training.step import Stepper
@@ -177,5 +176,5 @@ def can_capture(stepper_arguments: dict[str, Any]) -> bool:
         and stepper_arguments["accumulate"] == 1
         and spec.name in ON_DEVICE
         and spec.sam is None
-        and isinstance(state.objective, Supervised)
+        and state.objective.capturable
     )

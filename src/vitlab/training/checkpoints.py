@@ -13,6 +13,7 @@ from typing import Any
 import torch.distributed as dist
 import torch.distributed.checkpoint as dcp
 
+from vitlab.core.config import from_dict
 from vitlab.core.errors import CheckpointError, Error
 from vitlab.core.files import sync
 from vitlab.training.state import Progress, State
@@ -70,7 +71,8 @@ def write(folder: Path, state: State) -> Path:
 def read(path: Path, state: State) -> None:
     """The state as it was when the checkpoint was written, on any number of processes."""
     try:
-        progress = json.loads((path / "progress.json").read_text(encoding="utf-8"))
+        content = json.loads((path / "progress.json").read_text(encoding="utf-8"))
+        progress = from_dict(Progress, content, where="progress.json")
         tensors = state.tensors()
         with _quiet():
             dcp.load(tensors, storage_reader=dcp.FileSystemReader(path), no_dist=_alone())
@@ -78,7 +80,7 @@ def read(path: Path, state: State) -> None:
         line = (str(error).strip().splitlines() or [type(error).__name__])[-1]
         raise CheckpointError(f"{path}: the checkpoint cannot be read ({line}).") from error
     state.restore(tensors)
-    state.progress = Progress(**progress)
+    state.progress = progress
 
 
 def _check_room(folder: Path, tensors: dict[str, Any]) -> None:

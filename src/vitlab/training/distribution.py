@@ -3,7 +3,7 @@
 import atexit
 import contextlib
 import os
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Literal, TypeAlias
@@ -117,6 +117,13 @@ def mean_over(world: World, values: Tensor) -> Tensor:
         dist.all_reduce(values)
         values = values / world.size
     return values
+
+
+def share_first(world: World, values: Iterable[Tensor]) -> None:
+    """Give every process what the first has."""
+    if world.size > 1:
+        for value in values:
+            dist.broadcast(value, 0)
 
 
 def count_of(world: World, numbers: Collection[int], num: int) -> int:

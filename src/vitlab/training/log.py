@@ -23,11 +23,17 @@ class Sink(Protocol):
 
 @final
 class JsonLines:
-    """One JSON object a line; on resumption the lines after the checkpoint's step are dropped."""
+    """One JSON object a line; on resumption what came after the checkpoint is dropped.
 
-    def __init__(self, path: Path, *, after: int) -> None:
+    That is every line after its step, and the scores after the last evaluation that it knows of.
+    """
+
+    def __init__(self, path: Path, *, after: int, evaluated: int) -> None:
+        def known(line: str) -> bool:
+            return _step(line, path) <= (evaluated if '"val score"' in line else after)
+
         with atomic_file(path) as part:
-            part.write_text("".join(line for line in _lines(path) if _step(line, path) <= after), encoding="utf-8")
+            part.write_text("".join(filter(known, _lines(path))), encoding="utf-8")
         self._stream = path.open("a", encoding="utf-8")
 
     def write(self, step: int, values: Mapping[str, float]) -> None:
@@ -108,14 +114,17 @@ class WeightsAndBiases:
         self._run.finish()
 
 
-def open_sinks(folder: Path, name: str, tracker: Literal["none", "mlflow", "wandb"], *, after: int) -> list[Sink]:
+def open_sinks(
+    folder: Path, name: str, tracker: Literal["none", "mlflow", "wandb"], *, after: int, evaluated: int
+) -> list[Sink]:
     """A run's sinks, the two files always."""
-    sinks: list[Sink] = [JsonLines(folder / "metrics.jsonl", after=after), TensorBoard(folder, after=after)]
+    sinks: list[Sink] = []
     if tracker == "mlflow":
         sinks.append(Mlflow(name))
     elif tracker == "wandb":
         sinks.append(WeightsAndBiases(name))
-    return sinks
+    lines = JsonLines(folder / "metrics.jsonl", after=after, evaluated=evaluated)
+    return [lines, TensorBoard(folder, after=after), *sinks]
 
 
 class ProgressView:

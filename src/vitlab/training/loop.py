@@ -54,27 +54,31 @@ def run(
     stop: Stop,
     sinks: list[Sink],
     view: ProgressView,
+    check: Callable[[], None],
     evaluate: Evaluate | None,
     save_best: SaveBest,
     patience: int | None,
     max_skipped: int,
     images_a_step: int,
 ) -> Ending:
-    """Train from where the state stands to the end of the schedule."""
-    progress = state.progress
+    """Train from where the state stands to the end of the schedule; `check` raises what has to end it before."""
+    progress, kept = state.progress, folder / "checkpoints"
 
-    def score() -> None:
+    def score() -> bool:
+        """Evaluate, and say whether it is the best so far."""
         assert evaluate is not None
         scores = evaluate()
         for sink in sinks:
             sink.write(progress.step, {f"val {name}": value for name, value in scores.items()})
         better = progress.is_better(scores["score"], scores["loss"])
         progress.stale, progress.evaluated = 0 if better else progress.stale + 1, progress.step
+        progress.last_score = scores["score"]
         if better:
             progress.best_score, progress.best_loss = scores["score"], scores["loss"]
             progress.best_step = progress.step
             save_best()
         view.say(f"step {progress.step}: {_scores(scores)}{'  (best so far)' if better else ''}")
+        return better
 
     def owed() -> bool:
         last = progress.step == schedule.total
@@ -98,6 +102,7 @@ def run(
         last = progress.step == schedule.total
 
         if _due(progress.step, intervals.log, last):
+            check()
             values = _means(stepper, world)  # waits for the device
             now = time.monotonic()
             elapsed, num = max(now - since, 1e-9), progress.step - logged
@@ -110,18 +115,21 @@ def run(
             view.update(progress.step, values | timing)
         if progress.skipped_in_a_row >= max_skipped:
             raise _diverged(folder, stepper, progress.step, progress.skipped_in_a_row)
-        stopping = any_of(world, stop.signal is not None)
+        stopping, best = any_of(world, stop.signal is not None), False
         if not stopping and owed():
             paused = _now(world)
-            score()
+            best = score()
             since += time.monotonic() - paused
         early = worse_for_long()
-        # while steps are skipped the last checkpoint is better than the weights that make them fail
-        due = _due(progress.step, intervals.checkpoint, last) and (last or not progress.skipped_in_a_row)
-        if stopping or early or due:
+        due = stopping or early or best or _due(progress.step, intervals.checkpoint, last)
+        # while steps are skipped the last checkpoint is better than the weights that make them fail, or there is
+        # nothing yet that a step has made
+        if due and progress.skipped_in_a_row and not last:
+            due = progress.skipped < progress.step and not any_of(world, bool(checkpoints.complete(kept)))
+        if due:
             stepper.keep()
             paused = _now(world)
-            checkpoints.write(folder / "checkpoints", state)
+            checkpoints.write(kept, state)
             since += time.monotonic() - paused
         if stopping:
             return Ending("signal", stop.status)

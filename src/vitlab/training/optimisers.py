@@ -1,13 +1,14 @@
 """Optimisers, and which parameters get which rate and weight decay."""
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal, final
 
 import torch
 from torch import Tensor, nn
 
+from vitlab.core.config import check_fields
 from vitlab.core.errors import ConfigError
 from vitlab.models.contract import Model
 from vitlab.models.routing import ExpertLinear
@@ -27,22 +28,24 @@ class Optimiser:
     """
 
     name: Literal["adamw", "sgd", "lamb", "lion", "muon", "adafactor"] = "adamw"
-    rate: float = 1e-3
-    weight_decay: float = 0.0
+    """The update rule; muon is for the matrices of the layers, with AdamW for the rest."""
+    rate: float = 1e-3  # the base learning rate, which the schedule multiplies
+    weight_decay: float = 0.0  # times the rate: the part of kernels taken off at each step; sgd has `l2` instead
     head_weight_decay: float | None = None  # the head's own; None: as everywhere
-    betas: tuple[float, float] = (0.9, 0.999)
-    eps: float = 1e-8
-    momentum: float = 0.9
-    nesterov: bool = False  # sgd
+    betas: tuple[float, float] | None = None  # of both moving means; None: 0.9 0.99 for lion, 0.9 0.999 for Adam's kind
+    eps: float = 1e-8  # adamw and lamb: added to the root of the mean square
+    momentum: float = 0.9  # sgd, muon and adafactor
+    nesterov: bool = False  # sgd: the gradient as seen from one step of momentum ahead
     l2: float = 0.0  # sgd: a decay that is part of the gradient, as ResNets are trained; on kernels only
     update_clip: float | None = 1.0  # adafactor: the largest root mean square of a tensor's update
-    layer_decay: float = 1.0
-    head_rate: float = 1.0
+    layer_decay: float = 1.0  # a factor of the rate for each layer below the head
+    head_rate: float = 1.0  # a factor of the head's rate
     clip: float | None = None  # the largest global norm of the gradients
     sam: float | None = None  # sharpness-aware minimisation: the radius rho
     average: float | None = None  # the decay of the exponential average of weights
 
     def __post_init__(self) -> None:
+        check_fields(self, "optimiser.")
         if not 0 < self.rate < math.inf:
             raise ConfigError(f"The learning rate must be positive and finite, not {self.rate}.")
         for name in ("eps", "update_clip", "head_rate", "clip", "sam"):
@@ -53,7 +56,7 @@ class Optimiser:
             value = getattr(self, name)
             if value is not None and not 0 <= value < math.inf:
                 raise ConfigError(f"optimiser.{name} must be finite and not negative: {value}.")
-        for name, value in (*(("betas", beta) for beta in self.betas), ("momentum", self.momentum)):
+        for name, value in (*(("betas", beta) for beta in self.moments), ("momentum", self.momentum)):
             if not 0 <= value < 1:
                 raise ConfigError(f"optimiser.{name} must be at least 0 and below 1, not {value}.")
         if self.average is not None and not 0 < self.average < 1:
@@ -66,6 +69,13 @@ class Optimiser:
             raise ConfigError("SGD is the paper's, without weight decay: set it to 0. optimiser.l2 is a coupled one.")
         if self.nesterov and not self.momentum:
             raise ConfigError("optimiser.nesterov needs a momentum above 0: set optimiser.momentum, or leave it out.")
+
+    @property
+    def moments(self) -> tuple[float, float]:
+        """The betas that are given, or those of the optimiser's paper."""
+        if self.betas is None:
+            return (0.9, 0.99) if self.name == "lion" else (0.9, 0.999)
+        return self.betas
 
 
 @dataclass(frozen=True)
@@ -98,9 +108,9 @@ def kinds(model: Model, spec: Optimiser) -> dict[str, Kind]:
 
 
 def build(
-    model: Model, extra: Iterable[nn.Parameter], spec: Optimiser, *, on_device: bool = False
+    model: Model, extra: Iterable[Mapping[str, Any]], spec: Optimiser, *, on_device: bool = False
 ) -> list[torch.optim.Optimizer]:
-    """The optimisers of a model and of an objective's own parameters: one, or with Muon one more for the matrices.
+    """The optimisers of a model and an objective's `param_groups`: one, or with Muon one more for the matrices.
 
     `on_device` keeps their rates and step counts on the GPU, so that a step can be captured in a graph.
     """
@@ -113,14 +123,13 @@ def build(
             inner = kind.matrix and kind.decays and not name.startswith(("head.", "projection."))
             decay = head_decay if name.startswith("head.") else spec.weight_decay
             groups.setdefault((kind.rate, kind.decays, inner, decay, kind.expert), []).append(parameter)
-    for parameter in extra:
-        groups.setdefault((1.0, parameter.ndim >= 2, False, spec.weight_decay, False), []).append(parameter)
-    if not groups:
-        raise ConfigError("No parameter is left to train: freeze less.")
     settings = [
         {"params": parameters, "rate": rate, "weight_decay": decay + spec.l2 if decays else 0.0, "inner": inner}
         for (rate, decays, inner, decay, _), parameters in groups.items()
     ]
+    settings += [{"rate": 1.0, "weight_decay": spec.weight_decay + spec.l2, **group, "inner": False} for group in extra]
+    if not settings:
+        raise ConfigError("No parameter is left to train: freeze less.")
     if spec.name != "muon":
         return [_one(spec.name, settings, spec, on_device)]
     inner = [group for group in settings if group["inner"]]
@@ -133,17 +142,17 @@ def _one(name: str, groups: list[dict[str, Any]], spec: Optimiser, on_device: bo
         for group in groups:
             group["lr"] = torch.tensor(spec.rate, device=group["params"][0].device)
     if name == "adamw" and on_device:
-        return AdamW(groups, lr=spec.rate, betas=spec.betas, eps=spec.eps)
+        return AdamW(groups, lr=spec.rate, betas=spec.moments, eps=spec.eps)
     if name == "adamw":
-        return torch.optim.AdamW(groups, lr=spec.rate, betas=spec.betas, eps=spec.eps, fused=True)
+        return torch.optim.AdamW(groups, lr=spec.rate, betas=spec.moments, eps=spec.eps, fused=True)
     if name == "sgd":
         # torch has no fused SGD for sharded parameters
         sharded = any(hasattr(group["params"][0], "full_tensor") for group in groups)
         return torch.optim.SGD(groups, lr=spec.rate, momentum=spec.momentum, nesterov=spec.nesterov, fused=not sharded)
     if name == "lamb":
-        return Lamb(groups, lr=spec.rate, betas=spec.betas, eps=spec.eps)
+        return Lamb(groups, lr=spec.rate, betas=spec.moments, eps=spec.eps)
     if name == "lion":
-        return Lion(groups, lr=spec.rate, betas=spec.betas)
+        return Lion(groups, lr=spec.rate, betas=spec.moments)
     if name == "adafactor":
         return Adafactor(groups, lr=spec.rate, momentum=spec.momentum, update_clip=spec.update_clip)
     return Muon(groups, lr=spec.rate, momentum=spec.momentum)

@@ -1,6 +1,7 @@
 """From a recipe to what the loop needs: data in parts, a model for its classes, and feeds."""
 
 import contextlib
+import dataclasses
 import os
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
@@ -16,13 +17,13 @@ from vitlab.core.config import from_dict, parse_assignments, to_dict
 from vitlab.core.errors import ConfigError, Error
 from vitlab.core.preprocess import Preprocess
 from vitlab.core.random import key, torch_seed
-from vitlab.data.augmentation import erase, mix
+from vitlab.data.augmentation import check_pairs, erase, mix
 from vitlab.data.contract import DataSet, Split
 from vitlab.data.loader import Loader, evaluation_batches
 from vitlab.data.open import hold_out, open_data
-from vitlab.data.order import EvaluationOrder, Order, balanced_weights
+from vitlab.data.order import EvaluationOrder, Order, balanced_weights, share
 from vitlab.data.resident import Pixels, ResidentFeed, common_size, load_inputs, load_pixels
-from vitlab.models.contract import Model
+from vitlab.models.contract import Model, evaluating
 from vitlab.models.create import create, fresh_model
 from vitlab.objectives.contract import Objective
 from vitlab.objectives.distillation import Distillation, separate_heads
@@ -97,6 +98,8 @@ def build_model(recipe: Recipe, dataset: DataSet) -> Model:
         num_classes = None if spec.keep_head else dataset.num_classes
         model = make(spec.source, num_classes=num_classes, image_size=spec.image_size, **fields)
         if spec.representation:
+            if "representation" not in {field.name for field in dataclasses.fields(model.config)}:
+                raise ConfigError(f"model.representation: {spec.source} has no such head; leave it out.")
             representation = {"representation": model.config.width}
             model = make(
                 spec.source,
@@ -158,7 +161,11 @@ def build_objective(recipe: Recipe, parts: Parts, dataset: DataSet, model: Model
         counts = np.maximum(parts.train.counts(num_classes), 1)
         weights = torch.tensor(counts.sum() / (num_classes * counts), dtype=torch.float32)
     base = Supervised(
-        loss_kind(recipe, parts.train), label_smoothing=recipe.loss.label_smoothing, class_weights=weights
+        loss_kind(recipe, parts.train),
+        label_smoothing=recipe.loss.label_smoothing,
+        class_weights=weights,
+        class_mean=recipe.loss.class_mean,
+        multi_label=dataset.multi_label,
     )
     spec = recipe.teacher
     if spec.source is None:
@@ -201,7 +208,12 @@ def resident_pixels(recipe: Recipe, split: Split, device: torch.device, say: Cal
         return None
     say(f"Reading {len(split)} images of {size[0]} x {size[1]} into memory.")
     pixels = load_pixels(split, size, recipe.data.max_unreadable)
-    return None if pixels is None else pixels.to(device)
+    if pixels is not None:
+        return pixels.to(device)
+    if wanted:
+        raise ConfigError("data.resident needs images of one size, and there are others: leave it out for this set.")
+    say("There are images of other sizes: they are read anew in every epoch.")
+    return None
 
 
 def resident_inputs(
@@ -229,6 +241,7 @@ def build_feed(
     start: int,
 ) -> "ResidentFeed | LoaderFeed":
     """Training batches from `start` on: made on the device, or by worker processes."""
+    check_pairs(recipe.augmentation, share(recipe.batch_size, world.size))
     weights = balanced_weights(split.labels) if recipe.data.balanced else None
     order = Order(recipe.seed, len(split), repeats=recipe.data.repeats, weights=weights)
     if pixels is not None:
@@ -279,13 +292,17 @@ class LoaderFeed:
         self.key = key(recipe.seed, "augment")
         self.augmentation, self.preprocess = recipe.augmentation, preprocess
         self.num_classes, self.device = num_classes, world.device
+        # on a CPU the pages of a new batch cost more than the arithmetic
+        shape = (share(recipe.batch_size, world.size), 3, *preprocess.size)
+        self._kept = torch.empty(shape) if world.device.type == "cpu" else None
 
     def batch(self, step: int) -> tuple[Tensor, Tensor]:
+        """A step's images, which the next one's may take the place of, and their targets."""
         assert step == self._next, "a loader gives its batches in order"
         self._next += 1
         loaded = next(self._batches)
         places = loaded.places.to(self.device)
-        images = self.preprocess.normalise(loaded.images.to(self.device, non_blocking=True))
+        images = self.preprocess.normalise(loaded.images.to(self.device, non_blocking=True), self._kept)
         targets = one_hot(loaded.labels.to(self.device), self.num_classes)
         images = erase(self.augmentation, images, places, self.key)
         return mix(self.augmentation, images, targets, places, self.key)
@@ -304,7 +321,8 @@ def score(
 ) -> dict[str, float]:
     """Accuracy and loss over a split, each sample once; `score`, which selects, is the accuracy."""
     sums = torch.zeros(3, dtype=torch.float64, device=world.device)  # loss, right, count
-    objective = Supervised(loss_kind(recipe, split))
+    several = split.labels.ndim == 2
+    objective = Supervised(loss_kind(recipe, split), class_mean=recipe.loss.class_mean, multi_label=several)
     with torch.no_grad(), autocast(), _evaluating(model):  # inference mode does not go with sharded models
         for images, labels, counts in _evaluation(model, split, pixels, recipe, world):
             logits = model(images).float()
@@ -355,23 +373,22 @@ def workers(recipe: Recipe) -> int:
 
 @contextlib.contextmanager
 def _evaluating(model: Model) -> Iterator[None]:
-    modes = {module: module.training for module in model.modules()}
-    model.eval()
-    try:
-        yield
-    finally:
-        for module, mode in modes.items():
-            module.training = mode
-        if isinstance(model, FSDPModule):
-            model.reshard()  # what was gathered here must not outlive the weights that it was gathered from
+    with evaluating(model):
+        try:
+            yield
+        finally:
+            if isinstance(model, FSDPModule):
+                model.reshard()  # what was gathered here must not outlive the weights that it was gathered from
 
 
 def _fields(spec: ModelChoice) -> dict[str, Any]:
     """The fields of the model's configuration that a recipe sets; what is at its default is the model's own."""
     fields: dict[str, Any] = {}
-    for name in ("dropout", "attention_dropout", "drop_path", "checkpoint_blocks"):
-        if value := getattr(spec, name):
+    for name in ("dropout", "attention_dropout", "drop_path"):
+        if (value := getattr(spec, name)) is not None:
             fields[name] = value
+    if spec.checkpoint_blocks:
+        fields["checkpoint_blocks"] = True
     others = parse_assignments(spec.set, where="model.set")
     if taken := {"image_size", "num_classes"} & others.keys():
         raise ConfigError(

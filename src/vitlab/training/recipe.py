@@ -3,6 +3,7 @@
 from dataclasses import dataclass, field
 from typing import Literal
 
+from vitlab.core.config import check_fields
 from vitlab.core.errors import ConfigError
 from vitlab.data.augmentation import Augmentation
 from vitlab.training.durations import parse
@@ -14,25 +15,28 @@ from vitlab.training.schedules import Schedule
 class ModelChoice:
     """Which model: a row of the zoo with fresh weights, or a source of trained ones."""
 
-    source: str = "vit-digits"
+    source: str = "vit-digits"  # a row of the zoo, timm:NAME, or with `pretrained` whatever `load` takes
     pretrained: bool = False  # weights from `source`, with a zero head for the data's classes
     keep_head: bool = False  # pretrained: the source's head too, where the data's classes are its own
-    image_size: int | None = None
-    dropout: float = 0.0
-    attention_dropout: float = 0.0
-    drop_path: float = 0.0
+    image_size: int | None = None  # the side in pixels; None: the source's own
+    dropout: float | None = None  # after the positions and in each block; None: the source's own
+    attention_dropout: float | None = None  # of attention weights; None: the source's own
+    drop_path: float | None = None  # stochastic depth's largest rate, the last layer's; None: the source's own
     representation: bool = False  # the paper's pre-training head: a hidden layer of width D with tanh
-    checkpoint_blocks: bool = False
+    checkpoint_blocks: bool = False  # compute each block's forward pass twice instead of keeping what is inside it
     set: tuple[str, ...] = ()  # other fields of the model's configuration, as 'positions=relative'
-    train_only: Literal["all", "head"] = "all"
+    train_only: Literal["all", "head"] = "all"  # the rest is frozen
     lora: int | None = None  # low-rank adapters of this rank on every layer's products; the rest is frozen
+
+    def __post_init__(self) -> None:
+        check_fields(self, "model.")
 
 
 @dataclass(frozen=True, kw_only=True)
 class DataChoice:
     """Which data, and how it is read."""
 
-    source: str = "digits"
+    source: str = "digits"  # a path or a name: see docs/data.md
     val_fraction: float = 0.1  # of train, held out where the set has no validation part; 0: none
     workers: int | None = None  # decoding processes; None: one a core, 0: none
     resident: bool | None = None  # the whole set decoded on the device; None: where it fits
@@ -41,6 +45,7 @@ class DataChoice:
     max_unreadable: float = 0.01  # the fraction of files that may be unreadable; ten always may, unless it is 0
 
     def __post_init__(self) -> None:
+        check_fields(self, "data.")
         if not 0 <= self.val_fraction < 1:
             raise ConfigError(f"data.val_fraction must be at least 0 and below 1, not {self.val_fraction}.")
         if self.workers is not None and self.workers < 0:
@@ -56,9 +61,13 @@ class Loss:
     """Cross-entropy over classes that exclude each other (softmax) or do not (sigmoid)."""
 
     kind: Literal["auto", "softmax", "sigmoid"] = "auto"  # auto: the sigmoid where images have several labels
-    label_smoothing: float = 0.0
+    class_mean: bool = False  # the sigmoid's mean over classes, as timm and DeiT III have it, instead of the sum
+    label_smoothing: float = 0.0  # the share of each target that goes to all classes evenly
     class_weights: bool = False  # weigh classes by the inverse of their counts
     head_bias: float = 0.0  # where the head's bias starts; -10 with the sigmoid in the official code
+
+    def __post_init__(self) -> None:
+        check_fields(self, "loss.")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -70,12 +79,18 @@ class Teacher:
     alpha: float = 0.5  # the teacher's share of the loss
     tau: float = 3.0  # soft: the temperature
 
+    def __post_init__(self) -> None:
+        check_fields(self, "teacher.")
+
 
 @dataclass(frozen=True, kw_only=True)
 class Recipe:
-    """Everything that decides what a run computes, and how often it reports."""
+    """Everything that decides what a run computes, and how often it reports.
 
-    name: str = "custom"
+    Durations are '100 epochs', '2000 steps', '300M images' or, of the run, '5%'.
+    """
+
+    name: str = "custom"  # what the run is called, and its folder under runs/
     model: ModelChoice = field(default_factory=ModelChoice)
     data: DataChoice = field(default_factory=DataChoice)
     augmentation: Augmentation = field(default_factory=Augmentation)
@@ -85,21 +100,22 @@ class Recipe:
     schedule: Schedule = field(default_factory=Schedule)
     batch_size: int = 128  # images an optimiser step, over all processes
     accumulate: int = 1  # parts that a process's share of the batch is computed in
-    seed: int = 0
+    seed: int = 0  # what order, augmentation, dropout and initialisation follow from
     precision: Literal["auto", "float32", "bf16"] = "auto"  # auto: bf16 on a GPU
-    compile: bool = False
-    # over processes: copies (DDP), shards (FSDP2), or each some experts and copies of the rest; auto: the last where
-    # there are experts and the processes divide them, else copies
+    compile: bool = False  # with torch.compile, which takes a minute or two at first
     spread: Literal["auto", "replicate", "shard", "experts"] = "auto"
-    evaluate_every: str = "1 epoch"
-    checkpoint_every: str = "1 epoch"
-    log_every: str = "20 steps"
+    """Over processes: copies (DDP), shards (FSDP2), or each some experts and copies of the rest; auto: the last where
+    there are experts and the processes divide them, else copies."""
+    evaluate_every: str = "1 epoch"  # how often the held-out part is scored
+    checkpoint_every: str = "1 epoch"  # how often a checkpoint is written, besides each time that the score is the best
+    log_every: str = "20 steps"  # how often the means of loss and accuracy are logged
     patience: int | None = None  # evaluations without a better score before the run stops early
     max_skipped: int = 10  # steps in a row that may be skipped because something was not finite
     keep: Literal["best", "last"] = "best"  # which weights become `model/`; best: by the held-out part
-    tracker: Literal["none", "mlflow", "wandb"] = "none"
+    tracker: Literal["none", "mlflow", "wandb"] = "none"  # where metrics go besides metrics.jsonl and TensorBoard
 
     def __post_init__(self) -> None:
+        check_fields(self)
         for name in ("batch_size", "accumulate", "patience", "max_skipped"):
             value = getattr(self, name)
             if value is not None and value < 1:
@@ -108,3 +124,5 @@ class Recipe:
             raise ConfigError(f"seed must be a whole number from 0 to 2^64 - 1, not {self.seed}.")
         for duration in (self.evaluate_every, self.checkpoint_every, self.log_every):
             parse(duration)
+        if self.data.balanced and self.loss.class_weights:
+            raise ConfigError("data.balanced and loss.class_weights both even out the classes: choose one of them.")

@@ -3,7 +3,9 @@
 import contextlib
 import fcntl
 import os
+import shlex
 import signal
+import threading
 from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
 from types import FrameType
@@ -34,6 +36,11 @@ def locked(folder: Path) -> Iterator[None]:
         handle.write(f"process {os.getpid()}")
         handle.flush()
         yield
+
+
+def resuming(folder: Path) -> str:
+    """The command that goes on with a run."""
+    return f"vitlab train --resume {shlex.quote(str(folder))}"
 
 
 def read_json(path: Path) -> dict[str, Any]:
@@ -74,6 +81,9 @@ class Stop:
 
     @contextlib.contextmanager
     def listening(self) -> Iterator[None]:
+        if threading.current_thread() is not threading.main_thread():  # the others are not sent any
+            yield
+            return
         before = {number: signal.signal(number, self._take) for number in (signal.SIGINT, signal.SIGTERM)}
         try:
             yield

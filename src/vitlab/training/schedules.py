@@ -4,6 +4,7 @@ import math
 from dataclasses import dataclass
 from typing import Literal
 
+from vitlab.core.config import check_fields
 from vitlab.core.errors import ConfigError
 from vitlab.training.durations import Pace, parse, steps
 
@@ -13,19 +14,21 @@ class Schedule:
     """Linear warm-up from zero, then a decay to `end` times the base rate.
 
     linear, cosine: to the end of the run. rsqrt: sqrt(timescale / step), with a linear cool-down at the end.
-    staircase: constant between `drops`, and times `drop` at each.
+    staircase: constant between `drops`, and times `drop` at each. A duration is like '2000 steps', '100 epochs',
+    '1M images' or '5%' of the run; a bare number is steps.
     """
 
-    kind: Literal["linear", "cosine", "rsqrt", "constant", "staircase"] = "cosine"
-    total: str = "100 epochs"
-    warmup: str = "5%"
-    cooldown: str = "0 steps"  # rsqrt and constant
-    timescale: str = "10k steps"  # rsqrt
-    drops: tuple[str, ...] = ("30%", "60%", "90%")  # staircase
-    drop: float = 0.1  # staircase
-    end: float = 0.0
+    kind: Literal["linear", "cosine", "rsqrt", "constant", "staircase"] = "cosine"  # how the rate falls after warm-up
+    total: str = "100 epochs"  # the whole run: '100 epochs', '20k steps', '50M images'
+    warmup: str = "5%"  # how long the rate rises from zero: '5%' of the run, '500 steps', '5 epochs'
+    cooldown: str = "0 steps"  # rsqrt and constant: the linear fall at the end of the run, '10%' or '10k steps'
+    timescale: str = "10k steps"  # rsqrt: the rate has halved three of these after warm-up; '10k steps', '5 epochs'
+    drops: tuple[str, ...] = ("30%", "60%", "90%")  # staircase: when the rate falls, as '30%' or '30 epochs'
+    drop: float = 0.1  # staircase: the factor of the rate at each of the drops
+    end: float = 0.0  # the factor of the base rate at the end of a decay; staircase: the lowest
 
     def __post_init__(self) -> None:
+        check_fields(self, "schedule.")
         if parse(self.total)[0] == 0:
             raise ConfigError(f"A run of '{self.total}' has no steps: make it longer.")
         for duration in (self.warmup, self.cooldown, self.timescale, *self.drops):
@@ -66,7 +69,8 @@ class ResolvedSchedule:
         if self.kind == "rsqrt":
             base = math.sqrt(self.timescale / max(step - self.warmup + self.timescale, 1))
         left = (self.total - step) / self.cooldown if self.cooldown else 1.0
-        return self.end + (base - self.end) * min(left, 1.0)
+        end = min(self.end, base)  # a cool-down never rises
+        return end + (base - end) * min(left, 1.0)
 
 
 def resolve(schedule: Schedule, pace: Pace) -> ResolvedSchedule:
@@ -87,6 +91,6 @@ def resolve(schedule: Schedule, pace: Pace) -> ResolvedSchedule:
         cooldown,
         max(steps(schedule.timescale, pace, total=total), 1),
         schedule.end,
-        tuple(steps(at, pace, total=total) for at in schedule.drops),
+        tuple(max(steps(at, pace, total=total), 1) for at in schedule.drops),
         schedule.drop,
     )

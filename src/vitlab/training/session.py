@@ -17,27 +17,30 @@ from torch.distributed.checkpoint.state_dict import StateDictOptions, get_model_
 
 from vitlab.core.compiling import compile_options
 from vitlab.core.config import from_dict, to_dict
-from vitlab.core.errors import Error
+from vitlab.core.errors import ConfigError, DataError, Error
+from vitlab.core.files import clear_up
 from vitlab.core.record import environment, write_json
-from vitlab.data.contract import DataSet
+from vitlab.data.contract import DataSet, Split
 from vitlab.data.description import describe
 from vitlab.data.jpeg import decoder_name
-from vitlab.data.resident import ResidentFeed
+from vitlab.data.resident import Pixels, ResidentFeed
+from vitlab.evaluation.subject import model_fingerprint
 from vitlab.models.contract import Model
 from vitlab.models.cost import count_parameters
 from vitlab.models.create import empty_model
+from vitlab.objectives.distillation import Distillation
 from vitlab.training import checkpoints, loop, prepare
 from vitlab.training.adapters import hold_still, merged
 from vitlab.training.average import Average
 from vitlab.training.batch_norm import synchronise
 from vitlab.training.captured import CapturedStepper, can_capture
-from vitlab.training.distribution import World, count_of, join, resolve_spread, spread
+from vitlab.training.distribution import World, count_of, join, resolve_spread, share_first, spread
 from vitlab.training.durations import Pace, steps
 from vitlab.training.log import ProgressView, open_sinks
 from vitlab.training.muon import Muon
 from vitlab.training.optimisers import build
 from vitlab.training.recipe import Recipe
-from vitlab.training.run import RunError, Stop, differences, locked, read_json
+from vitlab.training.run import RunError, Stop, differences, locked, read_json, resuming
 from vitlab.training.schedules import resolve
 from vitlab.training.state import State
 from vitlab.training.step import Stepper
@@ -49,7 +52,7 @@ ONE_THREAD = 1_000_000
 ARCHITECTURE = "architecture.json"  # a run's file: its model but for the weights, which checkpoints hold
 LOOK_AT = 100  # images of each part that are decoded before a run starts, to say whether some cannot be
 # where and how a run is computed, which may change when it is resumed; the data are known by their fingerprint
-HOW = frozenset({"spread", "compile", "data.source", "data.workers", "data.resident", "tracker"})
+HOW = frozenset({"spread", "compile", "data.source", "data.workers", "data.resident", "data.max_unreadable", "tracker"})
 # what gloo's and NCCL's errors say when the other end is gone
 LOST_PEER = ("Connection closed by peer", "Connection reset by peer", "Broken pipe", "NCCL")
 
@@ -68,16 +71,18 @@ class Outcome:
 def train(recipe: Recipe, folder: Path, *, device: str | None = None, show: bool = True) -> Outcome:
     """A new run in a folder that holds none yet."""
     if (folder / "recipe.json").exists():
-        raise RunError(
-            f"{folder} holds a run already: go on with it (vitlab train --resume '{folder}'), or choose another folder."
-        )
+        raise RunError(f"{folder} holds a run already: go on with it ({resuming(folder)}), or choose another folder.")
     return _run(recipe, folder, device=device, show=show)
 
 
 def resume(folder: Path, *, recipe: Recipe | None = None, device: str | None = None, show: bool = True) -> Outcome:
     """Go on with a run from its last checkpoint; a recipe that is not the run's is refused, but for how it is run."""
     chosen = recipe_of(folder) if recipe is None else recipe
-    first = read_json(folder / "environment.json").get("recipe") or read_json(folder / "recipe.json")
+    path = folder / "environment.json"
+    if started := read_json(path).get("recipe"):  # fields that came later are at their defaults
+        first = to_dict(from_dict(Recipe, started, where=str(path)))
+    else:
+        first = to_dict(recipe_of(folder))
     if changed := differences(first, to_dict(chosen), free=HOW):
         raise RunError(f"The recipe is not the one that {folder} was started with: {'; '.join(changed)}.")
     return _run(chosen, folder, device=device, show=show)
@@ -94,6 +99,7 @@ def _run(recipe: Recipe, folder: Path, *, device: str | None, show: bool) -> Out
         world = stack.enter_context(join(device))
         if world.first:
             stack.enter_context(locked(folder))
+            clear_up(folder)
         stack.enter_context(stop.listening())
         if world.size > 1:
             torch.distributed.barrier()
@@ -105,8 +111,7 @@ def _run(recipe: Recipe, folder: Path, *, device: str | None, show: bool) -> Out
                 raise
             kept = checkpoints.last_good(folder / "checkpoints")
             raise checkpoints.DiskFullError(
-                f"The disk of {folder} is full: make room and go on (vitlab train --resume '{folder}'); of checkpoints"
-                f" {kept}."
+                f"The disk of {folder} is full: make room and go on ({resuming(folder)}); of checkpoints {kept}."
             ) from error
         except RuntimeError as error:
             if world.size == 1 or not any(sign in str(error) for sign in LOST_PEER):
@@ -114,20 +119,20 @@ def _run(recipe: Recipe, folder: Path, *, device: str | None, show: bool) -> Out
             stop.to_the_end = True
             raise RunError(
                 f"Process {world.rank} lost another process of this run, whose own message says why; when that is"
-                f" mended, go on from the last checkpoint: --resume '{folder}'."
+                f" mended, go on from the last checkpoint: {resuming(folder)}."
             ) from error
 
 
 def _open_data(recipe: Recipe, folder: Path) -> DataSet:
     """The run's data, which are still what they were when it started."""
-    path, elsewhere = folder / "data.json", f"vitlab train --resume '{folder}' --data.source WHERE"
+    path, elsewhere = folder / "data.json", f"{resuming(folder)} --data.source WHERE"
     try:
         dataset = prepare.open_parts(recipe)
     except Error as error:
         if not path.exists() or Path(recipe.data.source).exists():
             raise
         raise RunError(f"{error} Are the data of {folder} elsewhere now? {elsewhere}") from error
-    if path.exists() and read_json(path)["fingerprint"] != dataset.fingerprint:
+    if path.exists() and read_json(path).get("fingerprint") != dataset.fingerprint:
         raise RunError(
             f"The data ({recipe.data.source}) changed since {folder} was started: bring the old state back (where it"
             f" lies elsewhere, {elsewhere}), or start a new run."
@@ -135,10 +140,20 @@ def _open_data(recipe: Recipe, folder: Path) -> DataSet:
     return dataset
 
 
-def _record(recipe: Recipe, folder: Path, dataset: DataSet, model: Model) -> None:
+def _check_teacher(recipe: Recipe, folder: Path, mark: str | None) -> None:
+    path = folder / "data.json"
+    if path.exists() and read_json(path).get("teacher", mark) != mark:
+        raise RunError(
+            f"The teacher ({recipe.teacher.source}) changed since {folder} was started: bring the old one back, or"
+            " start a new run."
+        )
+
+
+def _record(recipe: Recipe, folder: Path, dataset: DataSet, model: Model, teacher: str | None) -> None:
     """Write what the run is: the recipe as it is run, and as it was first, to tell whether it was changed."""
     if not (folder / "data.json").exists():
         data = {"name": dataset.name, "fingerprint": dataset.fingerprint, "classes": list(dataset.classes)}
+        data |= {} if teacher is None else {"teacher": teacher}
         write_json(folder / "environment.json", {**environment(decoder_name()), "recipe": to_dict(recipe)})
         write_json(folder / "recipe.json", to_dict(recipe))
         write_json(folder / ARCHITECTURE, prepare.architecture(model))
@@ -158,6 +173,8 @@ def _train(
     stack: contextlib.ExitStack,
 ) -> Outcome:
     parts = prepare.divide(dataset)
+    if recipe.patience is not None and parts.val is None:
+        raise ConfigError("patience waits for a better score on a held-out part, and there is none: hold one out.")
     pace = Pace(recipe.batch_size, len(parts.train))
     schedule = resolve(recipe.schedule, pace)
     view = ProgressView(schedule.total, 0, shown=show)
@@ -178,13 +195,16 @@ def _train(
         stack.callback(torch.set_num_threads, torch.get_num_threads())
         torch.set_num_threads(1)
     objective = prepare.build_objective(recipe, parts, dataset, model).to(world.device)
+    teacher = model_fingerprint(objective.teacher) if isinstance(objective, Distillation) else None
+    _check_teacher(recipe, folder, teacher)
     autocast = _autocast(recipe, world)
     how, note = resolve_spread(recipe.spread, model, world.size, compiled=recipe.compile)
     if note is not None:
         view.say(note)
     module = spread(model, world, how, _dtype(recipe, world))
     alone_on_gpu = world.device.type == "cuda" and world.size == 1 and how == "replicate"
-    optimisers = build(model, objective.parameters(), recipe.optimiser, on_device=alone_on_gpu)
+    share_first(world, (parameter.detach() for parameter in objective.parameters()))
+    optimisers = build(model, objective.param_groups(), recipe.optimiser, on_device=alone_on_gpu)
     average = None if recipe.optimiser.average is None else Average(model, recipe.optimiser.average)
     state = State(model, objective, optimisers, average)
     if kept:
@@ -221,11 +241,12 @@ def _train(
     stepper = CapturedStepper(**arguments) if can_capture(arguments) else Stepper(**arguments)
     if recipe.compile and isinstance(stepper, CapturedStepper):
         stepper.compile()
-    if world.first:
-        _record(recipe, folder, dataset, model)
-    sinks = open_sinks(folder, recipe.name, recipe.tracker, after=state.progress.step) if world.first else []
+    step, evaluated = state.progress.step, state.progress.evaluated
+    sinks = open_sinks(folder, recipe.name, recipe.tracker, after=step, evaluated=evaluated) if world.first else []
     for sink in sinks:
         stack.callback(sink.close)
+    if world.first:
+        _record(recipe, folder, dataset, model, teacher)
     every = {
         name: steps(getattr(recipe, f"{name}_every"), pace, total=schedule.total)
         for name in ("log", "evaluate", "checkpoint")
@@ -235,6 +256,10 @@ def _train(
         assert parts.val is not None
         with _averaged(state):
             return prepare.score(model, parts.val, pixels.get("val"), recipe, world, autocast)
+
+    def check() -> None:
+        if world.size > 1 and isinstance(feed, prepare.LoaderFeed):
+            feed.loader.check(count_of(world, feed.damaged, len(parts.train)))
 
     def save_model() -> None:
         with _averaged(state):
@@ -251,6 +276,7 @@ def _train(
         stop=stop,
         sinks=sinks,
         view=view,
+        check=check,
         evaluate=validate if parts.val is not None else None,
         save_best=save_model if recipe.keep == "best" else lambda: None,
         patience=recipe.patience,
@@ -265,11 +291,10 @@ def _train(
             torch.distributed.barrier()
         if parts.test is not None:
             kept = load(folder / "model").to(world.device)  # the weights that are handed out, the best or the last
-            tested = prepare.score(kept, parts.test, pixels.get("test"), recipe, world, autocast)
-            scores = {f"test {name}": value for name, value in tested.items()}
-            if left := len(parts.test) - int(tested["count"]):
-                view.say(f"{left:,} of {len(parts.test):,} test images could not be read: they are left out.")
-        if state.progress.best_score is not None:
+            scores = _tested(kept, parts.test, pixels.get("test"), recipe, world, autocast, view)
+        if recipe.keep == "last" and state.progress.last_score is not None:
+            scores["val score"] = state.progress.last_score
+        elif state.progress.best_score is not None:
             scores["best val score"] = state.progress.best_score
         if state.progress.skipped:
             view.say(
@@ -285,6 +310,26 @@ def _train(
             ended = {"reason": ending.reason, "unreadable": unreadable}
             write_json(folder / "result.json", {**scores, **dataclasses.asdict(state.progress), **ended})
     return Outcome(folder, ending.reason, ending.status, state.progress.step, scores)
+
+
+def _tested(
+    model: Model,
+    split: Split,
+    pixels: Pixels | None,
+    recipe: Recipe,
+    world: World,
+    autocast: Any,
+    view: ProgressView,
+) -> dict[str, float]:
+    """The scores on the test part; one that cannot be read costs the run no more than these."""
+    try:
+        tested = prepare.score(model, split, pixels, recipe, world, autocast)
+    except DataError as error:
+        view.say(f"The test part is not scored: {error}")
+        return {}
+    if left := len(split) - int(tested["count"]):
+        view.say(f"{left:,} of {len(split):,} test images could not be read: they are left out.")
+    return {f"test {name}": value for name, value in tested.items()}
 
 
 @contextlib.contextmanager

@@ -22,6 +22,7 @@ class Progress:
     best_score: float | None = None
     best_loss: float | None = None
     best_step: int | None = None
+    last_score: float | None = None
     stale: int = 0  # evaluations since the best one
     evaluated: int = 0  # the step of the last evaluation
     seconds: float = 0.0

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from vitlab.core.random import torch_seed
 from vitlab.objectives.contract import Batch, Metrics
 from vitlab.training.average import running
-from vitlab.training.distribution import World, any_of, without_sync
+from vitlab.training.distribution import World, any_of, mean_over, without_sync
 from vitlab.training.mixed import clip_by, total_norm
 from vitlab.training.optimisers import Optimiser, Perturbation, set_rate
 from vitlab.training.state import State
@@ -63,6 +63,9 @@ class Stepper:
                 loss, metrics = self.state.objective.backward(self.module, part, step, scale=share)
             for name, value in {"loss": loss, **metrics}.items():
                 totals[name] = totals[name] + value * share if name in totals else value * share
+        for parameter in self.state.objective.parameters():  # which are in no wrapper that would do it
+            if parameter.grad is not None:
+                parameter.grad = mean_over(self.world, parameter.grad)
         return totals.pop("loss"), totals
 
     def __call__(self, step: int, rate: float) -> bool:

@@ -46,7 +46,7 @@ class RunFacts:
     @property
     def scores(self) -> dict[str, float]:
         """What was measured, by the names that the run has for it."""
-        named = {name: value for name, value in self.result.items() if name.startswith(("test ", "best val "))}
+        named = {name: value for name, value in self.result.items() if name.startswith(("test ", "best val ", "val "))}
         kept = {name: value for name, value in named.items() if name not in ("test count", "test score")}
         return {name: float(value) for name, value in kept.items() if isinstance(value, int | float)}
 

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor, nn
 from torch.export import Dim, ExportedProgram
 
-from vitlab.core.config import to_dict
+from vitlab.core.config import check_fields, to_dict
 from vitlab.core.errors import Error, ImageError
 from vitlab.core.files import sync
 from vitlab.models.coatnet import CoAtNetConfig
@@ -50,6 +50,9 @@ class Form:
     precision: Precision = "float32"  # of the arithmetic; inputs and outputs are float32 in any case
     pixels: bool = False  # bytes [B, H, W, 3] of resized pictures, normalised inside, instead of images [B, 3, H, W]
     opset: int = 20  # of ONNX
+
+    def __post_init__(self) -> None:
+        check_fields(self)
 
 
 @dataclass(frozen=True)

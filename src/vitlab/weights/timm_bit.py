@@ -12,7 +12,7 @@ from vitlab.models.contract import Model
 from vitlab.weights.format import Contents, Format, Location, cannot_hold
 from vitlab.weights.mapping import Rule, reshaped, same, to_theirs
 from vitlab.weights.notes import read_notes
-from vitlab.weights.timm_files import write_timm
+from vitlab.weights.timm_files import reader_of, write_timm
 from vitlab.weights.timm_hub import Said, labels_of, preprocess_of, pretrained_settings, said_by
 from vitlab.weights.torch_resnet import TIMM, read_sizes, resnet_rules
 
@@ -85,12 +85,7 @@ class TimmBiT(Format):
         if config.activation == "post":
             raise CannotHoldError("The timm format holds pre-activation BiT only; save this one with format='vitlab'.")
         tensors = to_theirs(rules(config), model.state_dict())
-        shapes = {name: tuple(value.shape) for name, value in tensors.items()}
-
-        def read_back(said: Said) -> tuple[Any, Preprocess]:
-            found = config_of(shapes, said, {"image_size": config.image_size}, str(path), [])
-            return found, _preprocess(found, said, str(path), [])
-
+        read_back = reader_of(tensors, path, config.image_size, config_of, _preprocess)
         write_timm(model, path, tensors, settings=lambda: _settings(model, config), read_back=read_back)
 
 

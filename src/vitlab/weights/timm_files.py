@@ -3,7 +3,7 @@
 import logging
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias, TypeVar
 
 import torch
 from safetensors.torch import save_file
@@ -19,6 +19,8 @@ from vitlab.weights.notes import Notes, notes_of
 from vitlab.weights.tensors import read_json
 from vitlab.weights.timm_hub import Said, labels_of, said_by
 
+C = TypeVar("C")
+Shapes: TypeAlias = Mapping[str, tuple[int, ...]]
 logger = logging.getLogger("vitlab")
 
 SINGLE = (".safetensors", ".pth", ".pt")
@@ -61,6 +63,23 @@ def write_timm(
         with atomic_folder(path) as folder:
             write_json(folder / "config.json", written)
             save_file(contents, folder / "model.safetensors", metadata=notes.header())
+
+
+def reader_of(
+    tensors: Mapping[str, Tensor],
+    path: Path,
+    image_size: tuple[int, int],
+    config_of: Callable[[Shapes, Said, Mapping[str, Any], str, list[str]], C],
+    preprocess: Callable[[C, Said, str, list[str]], Preprocess],
+) -> Callable[[Said], tuple[C, Preprocess]]:
+    """The `read_back` of a format that has all from names and shapes but the image's size."""
+    shapes = {name: tuple(value.shape) for name, value in tensors.items()}
+
+    def read_back(said: Said) -> tuple[C, Preprocess]:
+        found = config_of(shapes, said, {"image_size": image_size}, str(path), [])
+        return found, preprocess(found, said, str(path), [])
+
+    return read_back
 
 
 def _check_read_back(model: Model, read_back: Callable[[Said], tuple[Any, Preprocess]], said: Said) -> Preprocess:

@@ -1,13 +1,13 @@
 import json
 import math
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, cast
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from vitlab.core.config import from_dict, replace, to_dict
+from vitlab.core.config import check_fields, from_dict, replace, to_dict
 from vitlab.core.errors import ConfigError, Error
 from vitlab.core.preprocess import Preprocess
 from vitlab.models.vit import ViTConfig
@@ -107,6 +107,21 @@ def test_what_is_wrong_is_said_in_one_sentence(data: dict[str, Any], sentence: s
     with pytest.raises(ConfigError) as caught:
         from_dict(Outer, data, where="here")
     assert str(caught.value) == sentence
+
+
+@pytest.mark.parametrize(
+    ("config", "sentence"),
+    [
+        (Outer((1, 2), kind=cast("Any", "c")), "kind must be a | b, not 'c'."),
+        (Outer((1, 2), flag=cast("Any", 1)), "flag must be true or false, not 1."),
+        (Outer((1, 2), inner=cast("Any", None)), "inner must be Inner, not None."),
+    ],
+)
+def test_what_a_caller_put_into_a_dataclass_is_checked(config: Outer, sentence: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        check_fields(config)
+    assert str(caught.value) == sentence
+    check_fields(Outer((1, 2)))
 
 
 def test_a_number_too_large_for_a_float_is_refused() -> None:

@@ -18,7 +18,15 @@ from PIL import Image, features
 from vitlab.core.errors import ImageError
 from vitlab.core.pictures import to_rgb
 from vitlab.data import decoding
-from vitlab.data.decoding import MAX_PIXELS, find_images, image_extensions, read_image, safe_formats
+from vitlab.data.decoding import (
+    MAX_PIXELS,
+    decode,
+    find_images,
+    image_extensions,
+    open_picture,
+    read_image,
+    safe_formats,
+)
 
 RED, GREEN, BLUE, WHITE = (255, 0, 0), (0, 255, 0), (0, 0, 255), (255, 255, 255)
 
@@ -140,6 +148,8 @@ def test_any_image_becomes_upright_rgb(name: str, tmp_path: Path) -> None:
         np.testing.assert_array_equal(np.asarray(later), np.asarray(image))
     if name.startswith(("turned", "upside")):
         assert image.size == (16, 8)
+    np.testing.assert_allclose(decode(data, name), pixels, atol=1)  # what training reads
+    assert open_picture(data, name).size == (image.height, image.width)
 
 
 def chunky(kind: bytes, data: bytes) -> bytes:
@@ -207,6 +217,8 @@ def test_what_is_no_image_gets_one_sentence_with_its_name(name: str, tmp_path: P
         read_image(path)
     assert str(path) in str(caught.value)
     assert "\n" not in str(caught.value)
+    with pytest.raises(ImageError):
+        decode(data, name)
 
 
 def test_missing_files_folders_and_devices(tmp_path: Path) -> None:

@@ -83,6 +83,29 @@ def test_mnist_and_fashion_side_by_side(home: Path) -> None:
         open_data(home / "data")
 
 
+@pytest.mark.parametrize(
+    ("name", "archive"),
+    [
+        ("cifar10", "cifar-10-python.tar.gz"),
+        ("flowers102", "102flowers.tgz"),
+        ("imagenet", "ILSVRC2012_img_val.tar"),
+    ],
+)
+def test_what_is_still_packed_is_to_be_unpacked(home: Path, name: str, archive: str) -> None:
+    (home / "data" / name).mkdir(parents=True)
+    with tarfile.open(home / "data" / name / archive, "w:gz" if archive.endswith("gz") else "w") as tar:
+        tar.addfile(tarfile.TarInfo("some.jpg"))
+    with pytest.raises(DataError, match=f"holds {archive}, which is still packed: unpack it there"):
+        open_data(name)
+
+
+def test_where_keras_unpacks(home: Path) -> None:
+    inside = home / ".keras/datasets/cifar-10-batches-py-target/cifar-10-batches-py"
+    inside.mkdir(parents=True)
+    (inside / "test_batch.bin").write_bytes(b"".join(bytes([i % 2]) + bytes(3072) for i in range(4)))
+    assert len(open_data("cifar10").splits["test"]) == 4
+
+
 def test_a_name_in_another_form(home: Path) -> None:
     photos(home / "data" / "CIFAR-10" / "train", cat=2, dog=2)
     dataset = open_data("cifar10")

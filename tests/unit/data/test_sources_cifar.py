@@ -249,6 +249,9 @@ def test_missing_and_damaged_files(tmp_path: Path) -> None:
     (root / "data_batch_3").write_bytes(python2({"data": rows(3)[0]}))
     with pytest.raises(DataError, match="holds data; expected were data and labels"):
         open_data(root)
+    (root / "data_batch_3").write_bytes(python2({"data": rows(3)[0], "labels": [1, -1, 2]}))
+    with pytest.raises(DataError, match="labels below 0"):
+        open_data(root)
 
     binary = tmp_path / "cifar-10-batches-bin"
     binary.mkdir()

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from vitlab.core.errors import DataError, MissingDependencyError
+from vitlab.core.errors import DataError, ImageError, MissingDependencyError
 from vitlab.data.open import open_data
 
 RANDOM = np.random.default_rng(0)
@@ -53,6 +53,19 @@ def test_saved_to_disk(tmp_path: Path, package: Any) -> None:
     assert [images.read(i) for i in range(6)] == [png(i) for i in range(6)]
     assert any("The split 'extra' is left out" in note for note in dataset.notes)
     assert open_data(tmp_path / "saved").fingerprint == dataset.fingerprint
+
+
+def test_a_row_without_an_image_and_a_part_without_labels(tmp_path: Path, package: Any) -> None:
+    train = table(package, 6)
+    values = {"image": [None, *train.with_format(None)["image"][1:]], "label": train["label"][:]}
+    holed = package.Dataset.from_dict(values, features=train.features)
+    sets = {"train": holed, "test": table(package, 3).remove_columns("label")}
+    package.DatasetDict(sets).save_to_disk(str(tmp_path / "saved"))
+    dataset = open_data(tmp_path / "saved", val_fraction=0)
+    assert set(dataset.splits) == {"train"}
+    assert any("test has no column 'label': it is left out" in note for note in dataset.notes)
+    with pytest.raises(ImageError):
+        dataset.splits["train"].images.read(0)
 
 
 def test_one_table(tmp_path: Path, package: Any) -> None:

@@ -75,6 +75,11 @@ def test_fashion_is_known_by_its_labels(tmp_path: Path) -> None:
     assert dataset.classes[9] == "Ankle boot"
 
 
+def test_the_nearest_folder_tells(tmp_path: Path) -> None:
+    write(tmp_path / "fashion-project" / "MNIST" / "raw")
+    assert open_data(tmp_path / "fashion-project" / "MNIST" / "raw").name == "mnist"
+
+
 @pytest.mark.parametrize(
     ("file", "change", "message"),
     [

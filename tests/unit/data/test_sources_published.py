@@ -70,6 +70,9 @@ def test_bad_svhn(tmp_path: Path) -> None:
     savemat(file, {"X": np.zeros((32, 32, 3, 4), np.uint8), "y": [[1], [2]]})
     with pytest.raises(DataError, match=r"\[32, 32, 3, 4\] for 2 labels"):
         open_data(tmp_path)
+    savemat(file, {"X": np.zeros((32, 32, 3, 2), np.uint8), "y": [[1], [77]]})
+    with pytest.raises(DataError, match="labels reach from 1 to 77"):
+        open_data(tmp_path)
 
 
 def write_stl(root: Path) -> None:

@@ -65,6 +65,39 @@ def test_calibration_is_torchmetrics(sharpness: float) -> None:
     assert error > 0.02
 
 
+@pytest.mark.parametrize("sharpness", [0.3, 1.0, 4.0])
+def test_spreads_are_those_of_images_drawn_again(sharpness: float) -> None:
+    """Against a bootstrap over the images themselves; for balanced accuracy within classes, whose sizes are given."""
+    logits, labels = predictions(num=400, classes=6)
+    logits = logits.double() * sharpness
+    metrics = measured(logits, labels).outcome().metrics
+    found: dict[str, list[float]] = {"balanced accuracy": [], "calibration error": [], "log loss": []}
+    generator = torch.Generator().manual_seed(1)
+    of_class = [torch.nonzero(labels == k)[:, 0] for k in range(6)]
+    for _ in range(300):
+        rows = torch.randint(0, 400, (400,), generator=generator)
+        drawn = measured(logits[rows], labels[rows], batch=400).calibration.error()
+        found["calibration error"].append(drawn)
+        found["log loss"].append(float(torch.nn.functional.cross_entropy(logits[rows], labels[rows])))
+        rows = torch.cat([part[torch.randint(0, len(part), (len(part),), generator=generator)] for part in of_class])
+        found["balanced accuracy"].append(
+            balanced_accuracy_score(labels[rows].numpy(), logits[rows].argmax(dim=1).numpy())
+        )
+    for name, values in found.items():
+        assert metrics[name].spread == pytest.approx(1.96 * np.std(values), rel=0.15), name
+        assert "95% interval" in metrics[name].spread_of
+
+
+def test_spreads_by_hand() -> None:
+    """Two classes, right 3 of 4 and 1 of 2; one image has no spread of its loss."""
+    logits = torch.tensor([[0.1, 0], [0.1, 0], [0.1, 0], [0, 0.1], [0, 0.1], [0.1, 0]])
+    metrics = measured(logits, torch.tensor([0, 0, 0, 0, 1, 1])).outcome().metrics
+    variance = 0.75 * 0.25 / 4 + 0.5 * 0.5 / 2
+    assert metrics["balanced accuracy"].spread == pytest.approx(1.959964 * math.sqrt(variance) / 2)
+    one = measured(logits[:1], torch.tensor([0])).outcome().metrics
+    assert one["log loss"].spread is None
+
+
 def test_reliability_bins_hold_every_image() -> None:
     logits, labels = predictions()
     logits[0], labels[0] = torch.eye(12)[3] * 1000, 3  # a confidence of exactly 1
@@ -172,6 +205,11 @@ def test_average_precision_is_scikit_learns_and_torchmetrics() -> None:
     theirs = multilabel_average_precision(scores.double().sigmoid(), labels, num_labels=6)
     assert outcome.metrics["mAP"].value == pytest.approx(float(theirs), abs=1e-6)
     assert 0.3 < outcome.metrics["mAP"].value < 0.9
+    rng, drawn = np.random.default_rng(1), list[float]()
+    for _ in range(100):
+        rows = rng.integers(0, len(labels), len(labels))
+        drawn.append(float(average_precision_score(labels[rows], scores[rows], average="macro")))
+    assert outcome.metrics["mAP"].spread == pytest.approx(1.96 * np.std(drawn), rel=0.25)
 
 
 def test_a_label_without_images_is_left_out_of_the_mean() -> None:

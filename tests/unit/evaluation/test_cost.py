@@ -23,7 +23,6 @@ from vitlab.evaluation.cost import (
 )
 from vitlab.evaluation.costing import measure_cost
 from vitlab.evaluation.options import CostOptions
-from vitlab.evaluation.published import published_exaflops
 from vitlab.evaluation.subject import subject_from, subject_of
 from vitlab.models.create import empty_model, family_of
 from vitlab.models.vit import ViTConfig
@@ -33,18 +32,12 @@ JFT = 303e6  # images
 
 
 @pytest.mark.parametrize(
-    ("name", "row", "epochs", "paper"),
-    [
-        ("ViT-B/32", "vit-b32-224", 7, 55),
-        ("ViT-B/16", "vit-b16-224", 7, 224),
-        ("ViT-L/16", "vit-l16-224", 7, 783),
-        ("ViT-H/14", "vit-h14-224", 14, 4262),
-    ],
+    ("row", "epochs", "paper"),
+    [("vit-b32-224", 7, 55), ("vit-b16-224", 7, 224), ("vit-l16-224", 7, 783), ("vit-h14-224", 14, 4262)],
 )
-def test_exaflops_are_the_papers_within_5_percent(name: str, row: str, epochs: int, paper: float) -> None:
+def test_exaflops_are_the_papers_within_5_percent(row: str, epochs: int, paper: float) -> None:
     model = empty_model(from_dict(family_of("vit").config, ZOO[row].config, where=row))
     assert exaflops(model_cost(model)["flops"], JFT * epochs) == pytest.approx(paper, rel=0.05)
-    assert published_exaflops()[name] == paper
 
 
 def test_flops_of_a_small_model_by_hand() -> None:
@@ -119,14 +112,16 @@ def test_speeds_are_measured_and_leave_the_model_as_it_was(monkeypatch: pytest.M
     model = random_vit(ViTConfig(**SIZES, num_classes=3))
     before = {name: value.clone() for name, value in model.state_dict().items()}
     model.register_forward_hook(lambda *_: takes(0.01))
-    model.prefix.register_hook(lambda _: takes(0.03))  # pyright: ignore[reportOptionalMemberAccess]
+    model.head.register_full_backward_hook(lambda *_: takes(0.03))
+    model.get_parameter("norm.bias").grad = torch.ones(8)
     forward = inference_speed(subject_of(model, name="tiny"), 4, seconds=0.6, parts=3)
     both = training_speed(model, 4, device=torch.device("cpu"), seconds=0.6, parts=3)
     assert (forward.value, both.value) == pytest.approx((4 / 0.01, 4 / 0.04))
     assert (forward.spread, both.spread) == pytest.approx((0, 0), abs=1e-6)
     assert forward.parts == 3
     assert not model.training
-    assert all(parameter.grad is None for parameter in model.parameters())
+    grads = {name: parameter.grad for name, parameter in model.named_parameters() if parameter.grad is not None}
+    assert {name: grad.tolist() for name, grad in grads.items()} == {"norm.bias": [1] * 8}
     assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
 
 

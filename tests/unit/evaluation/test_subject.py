@@ -7,7 +7,8 @@ import torch
 from tiny_vits import SIZES, random_vit
 from vitlab.core.preprocess import Preprocess
 from vitlab.evaluation.contract import EvaluationError, Subject
-from vitlab.evaluation.subject import for_classes, model_fingerprint, subject_from, subject_of
+from vitlab.evaluation.subject import for_classes, lent, model_fingerprint, subject_from, subject_of
+from vitlab.models.create import empty_model
 from vitlab.models.vit import ViTConfig
 from vitlab.weights.imagenet import imagenet_classes, imagenet_labels
 
@@ -43,6 +44,17 @@ def test_a_model_gives_pooled_features_and_logits() -> None:
 
 def test_a_model_without_a_head_has_no_logits() -> None:
     assert subject_of(random_vit(ViTConfig(**SIZES, num_classes=0)), name="tiny").logits is None
+
+
+def test_a_lent_model_comes_back_to_its_device_and_mode() -> None:
+    """From the device without memory to a CPU, as from there to a GPU."""
+    model = empty_model(ViTConfig(**SIZES, num_classes=3)).train()
+    with lent(model):
+        model.to_empty(device="cpu")
+        subject_of(model, name="tiny")
+        assert not model.training
+    assert model.training
+    assert {parameter.device.type for parameter in model.parameters()} == {"meta"}
 
 
 def test_the_fingerprint_follows_weights_configuration_and_precision() -> None:

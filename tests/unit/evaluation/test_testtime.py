@@ -6,6 +6,7 @@ import pytest
 import torch
 from torchvision.transforms import functional as TF
 
+from vitlab.core.errors import ConfigError
 from vitlab.core.preprocess import Preprocess
 from vitlab.evaluation.contract import EvaluationError
 from vitlab.evaluation.subject import subject_from
@@ -94,6 +95,12 @@ def test_pictures_are_read_at_the_larger_size(
 def test_crops_larger_than_the_picture_are_refused() -> None:
     with pytest.raises(EvaluationError, match="Crops of 14 px cannot be taken from pictures of 10 px"):
         averaged(subject(), TestTime(resize=10))
+
+
+@pytest.mark.parametrize("crops", [0, 2, 3, True, "5"])
+def test_numbers_of_crops_that_are_not_known_are_refused(crops: Any) -> None:
+    with pytest.raises(ConfigError, match=r"crops must be 1 \| 5, not"):
+        TestTime(crops=crops)
 
 
 def test_views_are_part_of_what_features_are_kept_under() -> None:

@@ -43,11 +43,27 @@ def test_class_weights_are_torchs() -> None:
 def test_sigmoid_is_a_sum_over_classes() -> None:
     targets = (torch.rand(6, 4) > 0.5).float()
     batch, logits = given(targets)
-    loss, metrics = Supervised("sigmoid").loss(lambda _: logits, batch, 0)
+    loss, metrics = Supervised("sigmoid", multi_label=True).loss(lambda _: logits, batch, 0)
     torch.testing.assert_close(loss, F.binary_cross_entropy_with_logits(logits, targets) * 4)
     assert metrics["accuracy"].item() == pytest.approx(
         ((logits.sigmoid() > 0.5) == targets.bool()).float().mean().item()
     )
+
+
+def test_sigmoid_of_one_label_counts_the_largest_logit() -> None:
+    """Not each class's own decision, which is right for most classes of a model that knows nothing."""
+    batch, _ = given(one_hot(LABELS, 4))
+    logits = torch.full((6, 4), -10.0)
+    logits[:, 1] = -9.0
+    _, metrics = Supervised("sigmoid").loss(lambda _: logits, batch, 0)
+    assert metrics["accuracy"].item() == pytest.approx((LABELS == 1).float().mean().item())
+
+
+def test_sigmoid_as_a_mean_over_classes_is_torchs() -> None:
+    targets = torch.rand(6, 4)
+    batch, logits = given(targets)
+    loss, _ = Supervised("sigmoid", class_mean=True).loss(lambda _: logits, batch, 0)
+    torch.testing.assert_close(loss, torch.nn.BCEWithLogitsLoss()(logits, targets))
 
 
 def test_smoothing_out_of_range_is_refused() -> None:

@@ -64,6 +64,18 @@ def test_lion_is_its_papers_rule() -> None:
         np.testing.assert_allclose(parameter.detach().numpy(), weight, rtol=1e-12)
 
 
+@pytest.mark.parametrize(
+    ("name", "betas"), [("lion", (0.9, 0.99)), ("adamw", (0.9, 0.999)), ("lamb", (0.9, 0.999)), ("muon", (0.9, 0.999))]
+)
+def test_betas_are_the_optimisers_own_unless_given(name: Any, betas: tuple[float, float]) -> None:
+    def seen(**given: Any) -> list[tuple[float, float]]:
+        optimisers = build(create("vit-digits", depth=1), [], Optimiser(name=name, **given))
+        return [each.defaults["betas"] for each in optimisers if "betas" in each.defaults]
+
+    assert seen() == [betas]
+    assert seen(betas=(0.8, 0.95)) == [(0.8, 0.95)]
+
+
 def _by_hand(matrix: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
     """Newton-Schulz in float64."""
     x = matrix / np.linalg.norm(matrix)

@@ -6,12 +6,13 @@ from typing import Any
 import pytest
 
 from vitlab.core.errors import ConfigError
+from vitlab.data.augmentation import Augmentation
 from vitlab.models.bit import BiTConfig
 from vitlab.models.vit import ViTConfig
 from vitlab.recipes.transfer import transfer_recipe
 from vitlab.training.durations import Pace
 from vitlab.training.optimisers import Optimiser
-from vitlab.training.recipe import DataChoice, Recipe
+from vitlab.training.recipe import DataChoice, Loss, ModelChoice, Recipe, Teacher
 from vitlab.training.schedules import Schedule, resolve
 
 TINY = {"image_size": (8, 8), "patch_size": 4, "width": 8, "depth": 1, "mlp_dim": 8, "heads": 1}
@@ -23,6 +24,15 @@ DATA: dict[str, Any] = {"num_images": 1000, "picture": (64, 64), "on_gpu": False
     [
         (Recipe, {"batch_size": [0, -3], "accumulate": [0], "patience": [0], "max_skipped": [0], "seed": [-1, 2**64]}),
         (Recipe, {"evaluate_every": ["never"], "checkpoint_every": ["-1 steps"], "log_every": [""]}),
+        (Recipe, {"batch_size": ["8", 8.0, True, None], "seed": [1.5, None], "keep": ["worst"], "precision": ["fp16"]}),
+        (Recipe, {"evaluate_every": [2], "name": [5], "spread": ["foo"], "tracker": ["foo"], "patience": ["a"]}),
+        (ModelChoice, {"train_only": ["hed"], "lora": [2.5, "4", True], "image_size": [(8, 8)], "source": [None]}),
+        (Optimiser, {"name": ["adam"], "betas": [(0.9,), 0.9], "rate": ["x", None], "nesterov": [1]}),
+        (Schedule, {"total": [4], "kind": ["poly"], "drops": ["30%"]}),
+        (Augmentation, {"crop": ["some"], "mixup": ["a", None], "flip": ["yes"]}),
+        (Loss, {"kind": ["hinge"], "label_smoothing": ["a"]}),
+        (Teacher, {"kind": ["medium"], "alpha": [None]}),
+        (DataChoice, {"source": [7], "val_fraction": ["a", None], "resident": ["yes"]}),
         (DataChoice, {"val_fraction": [-0.1, 1.0, math.nan], "repeats": [0], "max_unreadable": [-0.1, 1.1]}),
         (DataChoice, {"workers": [-1]}),
         (Optimiser, {"rate": [0.0, -1.0, math.nan, math.inf], "betas": [(0.9, 1.0), (-0.1, 0.9)], "eps": [0.0]}),
@@ -36,7 +46,7 @@ def test_nonsense_is_one_sentence(kind: type, values: dict[str, list[Any]]) -> N
     kind()
     for name, wrong in values.items():
         for value in wrong:
-            with pytest.raises(ConfigError, match=r"^[^\n]+\.$"):
+            with pytest.raises(ConfigError, match=r"^[^\n]+\.( Did you mean [^\n]+\?)?$"):
                 kind(**{name: value})
 
 
@@ -47,6 +57,8 @@ def test_the_limits_themselves_are_taken() -> None:
 
 
 def test_what_contradicts_itself() -> None:
+    with pytest.raises(ConfigError, match="choose one of them"):
+        Recipe(data=DataChoice(balanced=True), loss=Loss(class_weights=True))
     with pytest.raises(ConfigError, match="needs a momentum"):
         Optimiser(name="sgd", nesterov=True, momentum=0.0)
     with pytest.raises(ConfigError, match="without weight decay"):

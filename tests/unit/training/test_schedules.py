@@ -63,6 +63,28 @@ def test_reciprocal_square_root_with_cooldown() -> None:
     assert schedule.factor(950) == pytest.approx(math.sqrt(100 / 1040) * 0.5)
 
 
+def test_a_cooldown_never_rises() -> None:
+    """Also where the rate is below its end already, at once or on the way."""
+    for timescale, at_950 in (("10 steps", math.sqrt(10 / 950)), ("330 steps", math.sqrt(330 / 1270))):
+        schedule = resolve(
+            Schedule(
+                kind="rsqrt",
+                total="1000 steps",
+                warmup="10 steps",
+                timescale=timescale,
+                cooldown="100 steps",
+                end=0.5,
+            ),
+            PACE,
+        )
+        factors = [schedule.factor(step) for step in range(10, 1000)]
+        assert factors == sorted(factors, reverse=True)
+        if at_950 < 0.5:
+            assert schedule.factor(950) == pytest.approx(at_950)
+        else:
+            assert schedule.factor(950) == pytest.approx(0.5 + (at_950 - 0.5) / 2)
+
+
 def test_constant_with_cooldown() -> None:
     schedule = resolve(Schedule(kind="constant", total="100 steps", warmup="0 steps", cooldown="20%"), PACE)
     assert schedule.factor(50) == schedule.factor(80) == 1
@@ -80,6 +102,12 @@ def test_staircase_is_bits() -> None:
     assert [resolve(halves, PACE).factor(s) for s in (49, 50, 99)] == [1, 0.5, 0.5]
     with pytest.raises(ConfigError, match=r"schedule\.drop"):
         resolve(Schedule(kind="staircase", drop=0.0), PACE)
+
+
+def test_a_staircase_starts_at_the_whole_rate() -> None:
+    """Also where a drop rounds to the start of a tiny run."""
+    tiny = resolve(Schedule(kind="staircase", total="2 steps", warmup="0 steps", drops=("10%", "60%")), PACE)
+    assert [tiny.factor(step) for step in (0, 1)] == pytest.approx([1, 0.01])
 
 
 def test_parts_longer_than_the_whole_are_refused() -> None:

@@ -9,7 +9,7 @@ import torch
 
 from vitlab.core.errors import CheckpointError
 from vitlab.models.create import create
-from vitlab.objectives.contract import Batch
+from vitlab.objectives.contract import Batch, Forward, Metrics, Objective
 from vitlab.objectives.supervised import Supervised, one_hot
 from vitlab.training import checkpoints
 from vitlab.training.average import Average
@@ -27,7 +27,7 @@ def make(accumulate: int = 1, average: float | None = None, **optimiser: Any) ->
     torch.manual_seed(0)
     model, objective = create("vit-digits", depth=2, dropout=optimiser.pop("dropout", 0.0)), Supervised()
     spec = Optimiser(**{"rate": 1e-2, **optimiser})
-    optimisers = build(model, objective.parameters(), spec)
+    optimisers = build(model, objective.param_groups(), spec)
     state = State(model.train(), objective, optimisers, Average(model, average) if average else None)
     return state, Stepper(state, model, Batches(), spec, accumulate=accumulate, seed=3, world=ALONE)
 
@@ -200,3 +200,48 @@ def test_a_captured_step_that_is_not_finite_is_counted_and_its_metrics_are_not()
         count(good, [value], sums, *counts)
         assert (sums[0].item(), [each.item() for each in counts]) == (total, numbers)
     assert not judge(torch.tensor(1.0), torch.tensor(torch.nan), torch.zeros(()), None, None)
+
+
+class Headed(Objective):
+    """With a head of its own, and a note of the steps that were made."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.own, self.made = torch.nn.Linear(10, 10), list[int]()
+
+    def loss(self, model: Forward, batch: Batch, step: int) -> tuple[torch.Tensor, Metrics]:
+        del step
+        return (self.own(model(batch.images)) - batch.targets).square().mean(), {}
+
+    def after_step(self, model: torch.nn.Module, step: int) -> None:
+        del model
+        self.made.append(step)
+
+
+def test_an_objectives_own_head_is_trained_and_told_of_every_step_made() -> None:
+    torch.manual_seed(0)
+    model, objective = create("vit-digits", depth=1).train(), Headed()
+    spec, before = Optimiser(name="sgd", momentum=0.0, weight_decay=0.0), objective.own.weight.detach().clone()
+    feed = Batches()
+    feed.spoilt = frozenset({1})
+    state = State(model, objective, build(model, objective.param_groups(), spec), None)
+    stepper = Stepper(state, model, feed, spec, accumulate=1, seed=0, world=ALONE)
+    stepper(0, 0.5)
+    assert objective.own.weight.grad is not None
+    torch.testing.assert_close(objective.own.weight.detach(), before - 0.5 * objective.own.weight.grad)
+    stepper(1, 0.5)
+    stepper(2, 0.5)
+    assert objective.made == [0, 2]
+
+
+def test_an_objectives_groups_may_have_their_own_rate_and_decay() -> None:
+    class Slow(Headed):
+        def param_groups(self) -> list[dict[str, Any]]:
+            return [{"params": list(self.parameters()), "rate": 0.1, "weight_decay": 0.3}]
+
+    spec = Optimiser(weight_decay=0.05)
+    [optimiser] = build(create("vit-digits", depth=1), Slow().param_groups(), spec)
+    assert (optimiser.param_groups[-1]["rate"], optimiser.param_groups[-1]["weight_decay"]) == (0.1, 0.3)
+    [optimiser] = build(create("vit-digits", depth=1), Headed().param_groups(), spec)
+    weight, bias = optimiser.param_groups[-2:]
+    assert (weight["weight_decay"], bias["weight_decay"], weight["rate"]) == (0.05, 0.0, 1.0)

@@ -13,13 +13,14 @@ from vitlab.data.augmentation.apply import augment
 from vitlab.data.augmentation.config import Augmentation
 from vitlab.data.augmentation.crop import crop, crop_and_resize, crop_box, crop_boxes
 from vitlab.data.augmentation.erasing import erase
-from vitlab.data.augmentation.mixing import mix
+from vitlab.data.augmentation.mixing import check_pairs, mix
 from vitlab.data.augmentation.tables import Tables, make_tables
 
 __all__ = [
     "Augmentation",
     "Tables",
     "augment",
+    "check_pairs",
     "crop",
     "crop_and_resize",
     "crop_box",

@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
+from vitlab.core.config import check_fields
 from vitlab.core.errors import ConfigError
 
 Crop: TypeAlias = Literal["paper", "pad", "resize", "part"]
@@ -29,32 +30,33 @@ class Augmentation:
     one above. The official one applies every operation that it draws, at exactly the magnitude.
     """
 
-    # paper: random resized crop; pad: shifted by up to `pad` pixels; resize: the whole picture; part: `crop_part` of
-    # each side, anywhere, as a resize to a larger square and a crop from it would take
     crop: Crop = "paper"
-    crop_part: float = 0.875
-    crop_area: tuple[float, float] = (0.05, 1.0)  # of the picture
-    crop_aspect: tuple[float, float] = (3 / 4, 4 / 3)  # width / height
-    pad: int = 4
-    pad_mode: Literal["zero", "reflect"] = "zero"
+    """paper: random resized crop; pad: shifted by up to `pad` pixels; resize: the whole picture; part: `crop_part` of
+    each side, anywhere, as a resize to a larger square and a crop from it would take."""
+    crop_part: float = 0.875  # of each side, for crop=part
+    crop_area: tuple[float, float] = (0.05, 1.0)  # of the picture, for crop=paper
+    crop_aspect: tuple[float, float] = (3 / 4, 4 / 3)  # width / height, for crop=paper
+    pad: int = 4  # pixels on each side, for crop=pad
+    pad_mode: Literal["zero", "reflect"] = "zero"  # what is there, for crop=pad: black, or the picture mirrored
     flip: float = 0.5  # the probability of a left-right flip
-    policy: Policy = "none"
-    num_ops: int = 2  # for both randaugments, as the next
-    magnitude: float = 9.0  # 0 to 30
-    magnitude_std: float = 0.5  # for randaugment, as the next
-    op_prob: float = 0.5
+    policy: Policy = "none"  # which operations of colour and shape are applied, after the crop
+    num_ops: int = 2  # operations an image, for both randaugments
+    magnitude: float = 9.0  # how strong they are, 0 to 30, for both randaugments
+    magnitude_std: float = 0.5  # how far the magnitude varies, for randaugment
+    op_prob: float = 0.5  # the probability of each operation, for randaugment
     fill: tuple[int, int, int] = (128, 128, 128)  # where geometric operations look outside the picture
     jitter: float = 0.0  # brightness, contrast and saturation by a factor in [1 - jitter, 1 + jitter], in random order
     erase: float = 0.0  # the probability of erasing a rectangle
-    erase_area: tuple[float, float] = (0.02, 1 / 3)
-    erase_aspect: tuple[float, float] = (0.3, 1 / 0.3)  # height / width
+    erase_area: tuple[float, float] = (0.02, 1 / 3)  # the rectangle's, of the picture
+    erase_aspect: tuple[float, float] = (0.3, 1 / 0.3)  # height / width of the rectangle
     erase_mode: Literal["pixel", "random", "const"] = "pixel"  # noise, one random colour, or the mean colour
-    mixup: float = 0.0  # alpha of Beta(alpha, alpha); 0: off
-    cutmix: float = 0.0
+    mixup: float = 0.0  # alpha of Beta(alpha, alpha), from which the share of a second image comes; 0: off
+    cutmix: float = 0.0  # alpha of the area of a second image's rectangle; 0: off
     mix_prob: float = 1.0  # the probability that a pair is mixed at all
     mix_switch: float = 0.5  # the probability of cutmix where both are on
 
     def __post_init__(self) -> None:
+        check_fields(self, "augmentation.")
         for name in ("flip", "op_prob", "erase", "mix_prob", "mix_switch"):
             if not 0 <= (value := getattr(self, name)) <= 1:
                 raise ConfigError(f"augmentation: {name} is a probability between 0 and 1, not {value}.")

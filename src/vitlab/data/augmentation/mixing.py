@@ -24,10 +24,9 @@ def mix(
     from p >> 1; so an even part of a batch that starts at an even place holds all it needs, whatever the number of
     ranks. With cutmix lambda is what remains of the sample's own area.
     """
+    check_pairs(aug, len(images))
     if not aug.mixes:
         return images, targets
-    if len(images) % 2:
-        raise ConfigError(f"Mixing pairs the samples of each process: {len(images)} is odd, choose an even batch.")
     if places.device.type == "cpu" and not torch.compiler.is_compiling():  # elsewhere it would wait for the host
         even, odd = places[::2], places[1::2]
         assert bool(((even % 2 == 0) & (odd == even + 1)).all()), "pairs are two places that follow each other"
@@ -37,6 +36,12 @@ def mix(
     keep = keep.to(images.dtype)
     images = images * keep + _partners(images) * (1 - keep)
     return images, targets * lam.to(targets.dtype) + _partners(targets) * (1 - lam).to(targets.dtype)
+
+
+def check_pairs(aug: Augmentation, num: int) -> None:
+    """Refuse to mix a process's share of a batch that is not made of pairs."""
+    if aug.mixes and num % 2:
+        raise ConfigError(f"Mixing pairs the samples of each process: {num} is odd, choose an even batch.")
 
 
 def _partners(values: Tensor) -> Tensor:

@@ -50,6 +50,8 @@ class Layout:
             labels = np.concatenate([labels for _, labels in read]).astype(np.int64)
             parts[split] = Pixels(np.ascontiguousarray(values), f"{path} ({split})"), labels
         classes = self._classes(path, binary)
+        if min(int(labels.min(initial=0)) for _, labels in parts.values()) < 0:
+            raise DataError(f"{path} is damaged: it has labels below 0.")
         most = max(int(labels.max(initial=0)) for _, labels in parts.values())
         if classes is None or most >= len(classes):
             notes.append("The file with the class names is missing or short: classes are called by their numbers.")
@@ -114,11 +116,10 @@ CIFAR100 = Layout(
     names_file="fine_label_names.txt",
     label_bytes=2,
 )
+# the archives' folders, and those that Keras 3 unpacks them into
+FOLDERS10 = ("cifar-10-batches-py", "cifar-10-batches-bin", "cifar-10-batches-py-target/cifar-10-batches-py")
+FOLDERS100 = ("cifar-100-python", "cifar-100-binary", "cifar-100-python-target/cifar-100-python")
 SOURCES = (
-    Published(
-        "CIFAR-10", CIFAR10.recognises, CIFAR10.read, "cifar10", ("cifar-10-batches-py", "cifar-10-batches-bin"), PAGE
-    ),
-    Published(
-        "CIFAR-100", CIFAR100.recognises, CIFAR100.read, "cifar100", ("cifar-100-python", "cifar-100-binary"), PAGE
-    ),
+    Published("CIFAR-10", CIFAR10.recognises, CIFAR10.read, "cifar10", FOLDERS10, PAGE),
+    Published("CIFAR-100", CIFAR100.recognises, CIFAR100.read, "cifar100", FOLDERS100, PAGE),
 )

@@ -49,7 +49,8 @@ class HubImages:
         digest = Digest(len(self), self._column)
         for index in np.unique(np.linspace(0, len(self) - 1, min(len(self), SAMPLES)).astype(np.int64)):
             cell = self._rows[int(index)][self._column]
-            digest.add(cell["bytes"] if cell["bytes"] is not None else str(cell["path"]))
+            encoded, path = (None, None) if cell is None else (cell["bytes"], cell["path"])
+            digest.add(str(path) if encoded is None else encoded)
         return digest.text()
 
     def identities(self) -> Array:
@@ -125,6 +126,10 @@ def _understand(loaded: Any, name: str, where: str) -> DataSet:
     features = next(iter(splits.values())).features
     image, label = _image_column(features, where), _label_column(features, where)
     notes.append(f"Images are in the column '{image}', labels in '{label}'.")
+    missing = {split: [c for c in (image, label) if c not in rows.features] for split, rows in splits.items()}
+    for split in [split for split, columns in missing.items() if columns]:
+        notes.append(f"{split} has no column '{missing[split][0]}': it is left out.")
+        del splits[split]
     texts = {split: rows.with_format(None)[label][:] for split, rows in splits.items()}
     for split in [split for split, values in texts.items() if _unlabelled(values)]:
         notes.append(f"{split} has no labels: it is left out.")

@@ -35,10 +35,11 @@ def read_fashion(path: Path) -> DataSet:
 
 
 def is_fashion(path: Path) -> bool:
-    """Whether it is Fashion-MNIST, by its folder's name or its first labels."""
+    """Whether it is Fashion-MNIST, by its first labels or the name of its folder, the nearest that tells."""
     if not recognises(path):
         return False
-    if any("fashion" in part.lower() for part in path.resolve().parts[-3:]):
+    around = [part.lower() for part in reversed(path.resolve().parts[-3:])]
+    if "fashion" in next((part for part in around if "mnist" in part), " ".join(around)):
         return True
     labels = _find(path, "train", "labels", 1)
     try:

@@ -178,7 +178,7 @@ SOURCES = (
         is_imagenet21k,
         read_imagenet21k,
         "imagenet21k",
-        ("imagenet21k_resized",),
+        ("imagenet21k_resized", "winter21_whole"),
         "https://image-net.org",
     ),
     Published(

@@ -28,10 +28,12 @@ def read(path: Path) -> DataSet:
             notes.append(f"There is no {split} part: {name} is missing.")
             continue
         pictures, labels = read_mat(file, "X", "y")
-        labels = whole_numbers(labels, file) % 10
+        labels = whole_numbers(labels, file)
+        if labels.min(initial=0) < 0 or labels.max(initial=0) > 10:
+            raise DataError(f"{file} is damaged: its labels reach from {labels.min()} to {labels.max()}, not 1 to 10.")
         if pictures.dtype != np.uint8 or pictures.shape != (32, 32, 3, len(labels)):
             raise DataError(f"{file} is damaged: pictures of shape {list(pictures.shape)} for {len(labels)} labels.")
-        parts[split] = Pixels(np.ascontiguousarray(pictures.transpose(3, 0, 1, 2)), str(file)), labels
+        parts[split] = Pixels(np.ascontiguousarray(pictures.transpose(3, 0, 1, 2)), str(file)), labels % 10
     if (path / EXTRA).is_file():
         notes.append(f"{EXTRA} is not used.")
     return make("svhn", tuple("0123456789"), parts, notes=notes)
