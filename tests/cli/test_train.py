@@ -154,6 +154,26 @@ def test_a_run_is_resumed_with_what_may_change_alone(
     assert json.loads(capsys.readouterr().out)["step"] == 4
 
 
+@pytest.mark.parametrize(
+    ("options", "sentence"),
+    [
+        (["--optimiser.ratee", "3"], "Unrecognized options: --optimiser.ratee, 3. Did you mean --optimiser.rate?"),
+        (["--nonsense"], "Unrecognized options: --nonsense."),
+        (["--batch-size", "many"], "Error parsing --batch-size: invalid literal for int() with base 10: 'many'."),
+        (["--batch-size"], "Missing value for argument '--batch-size'. Expected 1 values."),
+        (
+            ["--model.lora", "x"],
+            "Error parsing --model.lora: no type matching {None}|INT could be instantiated from ['x'].",
+        ),
+    ],
+)
+def test_what_no_option_is_gets_one_sentence(
+    options: list[str], sentence: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["train", "digits", *options]) == 2
+    assert capsys.readouterr().err == f"vitlab: {sentence} See vitlab train digits --help.\n"
+
+
 OPTIONS = [Recipe, ModelChoice, DataChoice, Augmentation, Loss, Teacher, Optimiser, Schedule]
 
 

@@ -5,9 +5,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
-import tyro
 from tyro.conf import Positional, UseAppendAction, arg
 
+from vitlab.cli.parsing import parse
 from vitlab.cli.terminal import print_json, printable
 
 if TYPE_CHECKING:
@@ -41,13 +41,7 @@ class Arguments:
 
 
 def main(arguments: Sequence[str]) -> int:
-    given = tyro.cli(
-        Arguments,
-        prog="vitlab convert",
-        description=DESCRIPTION,
-        args=arguments,
-        config=(tyro.conf.FlagCreatePairsOff,),
-    )
+    given = parse(Arguments, arguments, prog="vitlab convert", description=DESCRIPTION)
     from vitlab import api
     from vitlab.core.config import parse_assignments
 

@@ -5,8 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-import tyro
-
+from vitlab.cli.parsing import parse
 from vitlab.cli.terminal import print_json, print_table, say
 
 if TYPE_CHECKING:
@@ -44,13 +43,7 @@ class Arguments:
 
 
 def main(arguments: Sequence[str]) -> int:
-    given = tyro.cli(
-        Arguments,
-        prog="vitlab demo",
-        description=DESCRIPTION,
-        args=arguments,
-        config=(tyro.conf.FlagCreatePairsOff,),
-    )
+    given = parse(Arguments, arguments, prog="vitlab demo", description=DESCRIPTION)
 
     from vitlab.core.errors import Error
 

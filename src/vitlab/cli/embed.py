@@ -6,9 +6,9 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Annotated, Literal
 
-import tyro
 from tyro.conf import Positional, arg
 
+from vitlab.cli.parsing import parse
 from vitlab.cli.terminal import print_json, progress_bar, say
 
 DESCRIPTION = """The features of images, to .npz or .parquet: `names` and `features`, a row an image.
@@ -46,13 +46,7 @@ class Arguments:
 
 
 def main(arguments: Sequence[str]) -> int:
-    given = tyro.cli(
-        Arguments,
-        prog="vitlab embed",
-        description=DESCRIPTION,
-        args=_options_first(arguments),
-        config=(tyro.conf.FlagCreatePairsOff,),
-    )
+    given = parse(Arguments, _options_first(arguments), prog="vitlab embed", description=DESCRIPTION)
     from vitlab.core.errors import Error
 
     if len(given.paths) < 2:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import tyro
 from tyro.conf import Positional, arg
 
+from vitlab.cli.parsing import FLAGS, parse
 from vitlab.cli.terminal import print_json, printable, progress_bar, say
 
 if TYPE_CHECKING:
@@ -69,7 +70,6 @@ EXAMPLES = {
 }
 SEEN_ONCE = ("split", "crops", "flip", "resize", "cache", "no_cache")  # how a model that stays as it is sees images
 NOT_TAKEN = {"finetune": SEEN_ONCE, "vtab": SEEN_ONCE, "cost": (*SEEN_ONCE, "data", "workers")}
-FLAGS = (tyro.conf.FlagCreatePairsOff,)
 SHOWN = 24  # metrics that the table on the terminal has at most: VTAB's means and tasks
 
 
@@ -124,7 +124,7 @@ class Compare:
 def main(arguments: Sequence[str]) -> int:
     rest = list(arguments)
     if not rest or rest[0] in ("-h", "--help"):
-        tyro.cli(Common, prog="vitlab evaluate PROTOCOL", description=DESCRIPTION, args=["--help"], config=FLAGS)
+        parse(Common, ["--help"], prog="vitlab evaluate PROTOCOL", description=DESCRIPTION)
     protocol, *rest = rest
     if protocol not in SUMMARIES:
         from vitlab.core.errors import Error, unknown_name
@@ -148,11 +148,11 @@ def _measure(protocol: str, rest: list[str]) -> int:
         if field.name in NOT_TAKEN.get(protocol, ())
     ]
     kind: Any = dataclasses.make_dataclass("Arguments", [*fixed, own], bases=(Common,), frozen=True)
-    given = tyro.cli(
+    given = parse(
         kind,
+        rest,
         prog=f"vitlab evaluate {protocol}",
         description=f"{options.__doc__}\n\n{_examples(protocol)}",
-        args=rest,
         config=(*FLAGS, tyro.conf.AvoidSubcommands, tyro.conf.SuppressFixed),
     )
     from vitlab import api
@@ -231,13 +231,12 @@ def _show(result: "Result") -> None:
 
 
 def _compare(rest: list[str]) -> int:
-    given = tyro.cli(
+    given = parse(
         Compare,
+        rest,
         prog="vitlab evaluate compare",
         description="Lay results side by side: a row a data set, a column a model, the cost last.\n\n"
         + _examples("compare"),
-        args=rest,
-        config=FLAGS,
     )
     from vitlab.core.errors import Error
 

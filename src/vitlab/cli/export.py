@@ -5,9 +5,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-import tyro
 from tyro.conf import Positional, arg
 
+from vitlab.cli.parsing import parse
 from vitlab.cli.terminal import print_json, printable, progress_bar
 
 if TYPE_CHECKING:
@@ -54,13 +54,7 @@ class Arguments:
 
 
 def main(arguments: Sequence[str]) -> int:
-    given = tyro.cli(
-        Arguments,
-        prog="vitlab export",
-        description=DESCRIPTION,
-        args=arguments,
-        config=(tyro.conf.FlagCreatePairsOff,),
-    )
+    given = parse(Arguments, arguments, prog="vitlab export", description=DESCRIPTION)
     from vitlab import api
     from vitlab.core.errors import Error
     from vitlab.weights.export import check_path

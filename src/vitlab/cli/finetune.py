@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-import tyro
+from vitlab.cli.parsing import parse
 
 DESCRIPTION = """Transfer a trained model to your data: a zero head, positions for the new resolution, SGD and cosine.
 
@@ -52,13 +52,7 @@ class Arguments:
 
 
 def main(arguments: Sequence[str]) -> int:
-    given = tyro.cli(
-        Arguments,
-        prog="vitlab finetune",
-        description=DESCRIPTION,
-        args=arguments,
-        config=(tyro.conf.FlagCreatePairsOff,),
-    )
+    given = parse(Arguments, arguments, prog="vitlab finetune", description=DESCRIPTION)
     from vitlab import api
     from vitlab.cli.train import report
 

@@ -5,9 +5,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
 
-import tyro
 from tyro.conf import Positional, arg
 
+from vitlab.cli.parsing import parse
 from vitlab.cli.terminal import print_json, print_table, progress_bar, say
 
 DESCRIPTION = """Look inside a model: its filters and positions, how far its heads look, and where it looked in images.
@@ -48,13 +48,7 @@ class Arguments:
 
 
 def main(arguments: Sequence[str]) -> int:
-    given = tyro.cli(
-        Arguments,
-        prog="vitlab inspect",
-        description=DESCRIPTION,
-        args=arguments,
-        config=(tyro.conf.FlagCreatePairsOff,),
-    )
+    given = parse(Arguments, arguments, prog="vitlab inspect", description=DESCRIPTION)
 
     from vitlab.core.errors import Error
 

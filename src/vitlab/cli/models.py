@@ -4,9 +4,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any
 
-import tyro
 from tyro.conf import Positional, arg
 
+from vitlab.cli.parsing import parse
 from vitlab.cli.terminal import print_json, print_table, progress_bar
 
 if TYPE_CHECKING:
@@ -34,13 +34,7 @@ class Arguments:
 
 
 def main(arguments: Sequence[str]) -> int:
-    given = tyro.cli(
-        Arguments,
-        prog="vitlab models",
-        description=DESCRIPTION,
-        args=arguments,
-        config=(tyro.conf.FlagCreatePairsOff,),
-    )
+    given = parse(Arguments, arguments, prog="vitlab models", description=DESCRIPTION)
 
     from vitlab.api import list_models
     from vitlab.core.errors import unknown_name

@@ -5,9 +5,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-import tyro
 from tyro.conf import Positional, arg
 
+from vitlab.cli.parsing import parse
 from vitlab.cli.terminal import print_json, print_table, progress_bar, say
 
 if TYPE_CHECKING:
@@ -36,13 +36,7 @@ class Arguments:
 
 
 def main(arguments: Sequence[str]) -> int:
-    given = tyro.cli(
-        Arguments,
-        prog="vitlab predict",
-        description=DESCRIPTION,
-        args=arguments,
-        config=(tyro.conf.FlagCreatePairsOff,),
-    )
+    given = parse(Arguments, arguments, prog="vitlab predict", description=DESCRIPTION)
 
     from vitlab.core.errors import Error
 

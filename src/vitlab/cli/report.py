@@ -5,9 +5,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
 
-import tyro
 from tyro.conf import Positional, arg
 
+from vitlab.cli.parsing import parse
 from vitlab.cli.terminal import print_json, progress_bar, say
 
 DESCRIPTION = """Write a run's report.html: one page with what was trained on what, how well, where it fails and why.
@@ -34,13 +34,7 @@ class Arguments:
 
 
 def main(arguments: Sequence[str]) -> int:
-    given = tyro.cli(
-        Arguments,
-        prog="vitlab report",
-        description=DESCRIPTION,
-        args=arguments,
-        config=(tyro.conf.FlagCreatePairsOff,),
-    )
+    given = parse(Arguments, arguments, prog="vitlab report", description=DESCRIPTION)
     from vitlab.core.errors import Error
 
     if given.images is not None and given.images < 1:

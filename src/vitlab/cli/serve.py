@@ -6,9 +6,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
-import tyro
 from tyro.conf import arg
 
+from vitlab.cli.parsing import parse
 from vitlab.cli.terminal import printable, say
 
 if TYPE_CHECKING:
@@ -67,13 +67,7 @@ class Arguments:
 
 
 def main(arguments: Sequence[str]) -> int:
-    given = tyro.cli(
-        Arguments,
-        prog="vitlab serve",
-        description=DESCRIPTION,
-        args=arguments,
-        config=(tyro.conf.FlagCreatePairsOff,),
-    )
+    given = parse(Arguments, arguments, prog="vitlab serve", description=DESCRIPTION)
     # Before torch is there: threads of one model that wait for each other by spinning do so for 50 us and not for GNU's
     # 3 ms, which with anything else on the machine made a request take ten times as long.
     os.environ.setdefault("GOMP_SPINCOUNT", "5000")

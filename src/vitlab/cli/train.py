@@ -10,6 +10,7 @@ from typing import Annotated, Any
 import tyro
 from tyro.conf import arg
 
+from vitlab.cli.parsing import FLAGS, parse
 from vitlab.cli.terminal import print_json, print_table
 
 DESCRIPTION = """Train a model by a recipe; every field of the recipe is an option.
@@ -30,7 +31,6 @@ RESUMING = """Go on with a run from its last checkpoint, by its own recipe.
 Fields that say how it is computed may change: data.source (where the same data are now), data.workers, data.resident,
 data.max_unreadable, spread, compile, tracker. A change of any other is refused, and named.
 """
-FLAGS = (tyro.conf.FlagCreatePairsOff,)
 
 
 @dataclass(frozen=True)
@@ -50,7 +50,7 @@ class Where:
 def main(arguments: Sequence[str]) -> int:
     rest = [part for text in arguments for part in (text.split("=", 1) if text.startswith("--resume=") else [text])]
     if not rest or rest[0] in ("-h", "--help"):
-        tyro.cli(Where, prog="vitlab train RECIPE", description=DESCRIPTION, args=["--help"], config=FLAGS)
+        parse(Where, ["--help"], prog="vitlab train RECIPE", description=DESCRIPTION)
     if rest[0] == "--list":
         return _list(rest[1:])
     if rest[0].startswith("-") and "--resume" in rest:
@@ -68,9 +68,7 @@ def _list(rest: list[str]) -> int:
         json: bool = False
         """Print one JSON document instead of a table."""
 
-    given = tyro.cli(
-        Arguments, prog="vitlab train --list", description="The recipes, by name.", args=rest, config=FLAGS
-    )
+    given = parse(Arguments, rest, prog="vitlab train --list", description="The recipes, by name.")
     from vitlab.recipes import RECIPES
 
     summaries = {name: (build.__doc__ or "").splitlines()[0] for name, build in RECIPES.items()}
@@ -109,11 +107,11 @@ def _run(what: str, default: Any, description: str | None, rest: list[str]) -> i
     class Arguments(Where):
         recipe: Annotated[Recipe, arg(name="")] = default
 
-    given = tyro.cli(
+    given = parse(
         Arguments,
+        rest,
         prog=f"vitlab train {what}",
         description=description,
-        args=rest,
         config=(*FLAGS, tyro.conf.AvoidSubcommands),
     )
     if given.resume is None:

@@ -1,7 +1,7 @@
 """From a recipe to what the loop needs: data in parts, a model for its classes, and feeds."""
 
 import contextlib
-import dataclasses
+import functools
 import os
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
@@ -35,6 +35,7 @@ from vitlab.weights.load import load
 from vitlab.weights.native import config_settings, read_config
 
 RESIDENT_LIMIT = {"cuda": 0.25, "cpu": 0.1}  # the share of the device's memory that a resident set may take
+DROPPING = ("dropout", "attention_dropout", "drop_path")  # a model may lack these: 0 is what it has then
 RESIDENT_SIDE = 96  # px; larger pictures are stored encoded, and decoded in workers
 
 
@@ -94,19 +95,12 @@ def build_model(recipe: Recipe, dataset: DataSet) -> Model:
     fields = _fields(spec)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(torch_seed(recipe.seed, "initialise"))
-        make = load if spec.pretrained else create
+        source = load if spec.pretrained else create
         num_classes = None if spec.keep_head else dataset.num_classes
-        model = make(spec.source, num_classes=num_classes, image_size=spec.image_size, **fields)
-        if spec.representation:
-            if "representation" not in {field.name for field in dataclasses.fields(model.config)}:
-                raise ConfigError(f"model.representation: {spec.source} has no such head; leave it out.")
-            representation = {"representation": model.config.width}
-            model = make(
-                spec.source,
-                num_classes=num_classes,
-                image_size=spec.image_size,
-                **(fields | representation),
-            )
+        make = functools.partial(source, spec.source, num_classes=num_classes, image_size=spec.image_size)
+        model = make(**fields)
+        if more := _more_fields(spec, model.config):
+            model = make(**(fields | more))
         choose(model, spec.train_only, spec.lora)
     if spec.keep_head:
         _check_head(model, spec, dataset)
@@ -382,11 +376,8 @@ def _evaluating(model: Model) -> Iterator[None]:
 
 
 def _fields(spec: ModelChoice) -> dict[str, Any]:
-    """The fields of the model's configuration that a recipe sets; what is at its default is the model's own."""
-    fields: dict[str, Any] = {}
-    for name in ("dropout", "attention_dropout", "drop_path"):
-        if (value := getattr(spec, name)) is not None:
-            fields[name] = value
+    """The fields of the model's configuration that a recipe sets."""
+    fields = {name: value for name in DROPPING if (value := getattr(spec, name))}
     if spec.checkpoint_blocks:
         fields["checkpoint_blocks"] = True
     others = parse_assignments(spec.set, where="model.set")
@@ -395,3 +386,13 @@ def _fields(spec: ModelChoice) -> dict[str, Any]:
             f"model.set cannot change {min(taken)}: classes are the data's, the size is model.image_size."
         )
     return fields | others
+
+
+def _more_fields(spec: ModelChoice, config: Any) -> dict[str, Any]:
+    """Fields that the model itself has to be asked about: what it drops and should not, and its width."""
+    fields = {name: 0.0 for name in DROPPING if getattr(spec, name) == 0 and getattr(config, name, 0)}
+    if spec.representation:
+        if not hasattr(config, "representation"):
+            raise ConfigError(f"model.representation: {spec.source} has no such head; leave it out.")
+        fields["representation"] = config.width
+    return fields
