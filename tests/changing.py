@@ -1,6 +1,10 @@
-"""Recipes with some fields changed, and runs that are lost at some step."""
+"""Recipes with some fields changed, and runs that something happens to at some step."""
+
+import signal
+from collections.abc import Callable
 
 import pytest
+import torch
 
 from vitlab.core.config import from_dict, to_dict
 from vitlab.training.recipe import Recipe
@@ -19,13 +23,37 @@ def changed(recipe: Recipe, **fields: object) -> Recipe:
     return from_dict(Recipe, content, where="test")
 
 
-def lose_at(step: int, patch: pytest.MonkeyPatch, kind: type[Stepper] = Stepper) -> None:
-    """The process is lost before that step is made."""
+def before_step(step: int, happens: Callable[[Stepper], None], patch: pytest.MonkeyPatch, kind: type[Stepper]) -> None:
+    """Something happens before that step is made."""
     make = kind.__call__
 
-    def lost(self: Stepper, at: int, rate: float) -> bool:
+    def changed_step(self: Stepper, at: int, rate: float) -> bool:
         if at == step:
-            raise KeyboardInterrupt
+            happens(self)
         return make(self, at, rate)
 
-    patch.setattr(kind, "__call__", lost)
+    patch.setattr(kind, "__call__", changed_step)
+
+
+def lose_at(step: int, patch: pytest.MonkeyPatch, kind: type[Stepper] = Stepper) -> None:
+    """The process is lost before that step is made."""
+
+    def lost(_: Stepper) -> None:
+        raise KeyboardInterrupt
+
+    before_step(step, lost, patch, kind)
+
+
+def signal_at(step: int, number: signal.Signals, patch: pytest.MonkeyPatch) -> None:
+    """A signal comes before that step is made."""
+    before_step(step, lambda _: signal.raise_signal(number), patch, Stepper)
+
+
+def spoil_at(step: int, patch: pytest.MonkeyPatch) -> None:
+    """From that step on, gradients are not finite."""
+
+    def spoilt(stepper: Stepper) -> None:
+        with torch.no_grad():
+            stepper.parameters[0].fill_(float("nan"))
+
+    before_step(step, spoilt, patch, Stepper)

@@ -7,11 +7,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
 from torch import Tensor
 
 import vitlab
-from changing import changed
+from changing import changed, lose_at, signal_at, spoil_at
 from short_runs import write_damaged_folder
 from vitlab import api
 from vitlab.core.errors import CheckpointError, ConfigError, Error
@@ -38,19 +37,9 @@ def resume(folder: Path, recipe: Recipe | None = None) -> session.Outcome:
 def test_a_signal_while_steps_are_skipped_leaves_the_last_good_checkpoint(
     short: Recipe, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    make = Stepper.__call__
-
-    def spoilt(self: Stepper, at: int, rate: float) -> bool:
-        if at == 9:
-            with torch.no_grad():
-                self.parameters[0].fill_(float("nan"))
-        if at == 13:
-            signal.raise_signal(signal.SIGTERM)
-        return make(self, at, rate)
-
-    run(short, tmp_path / "whole")
     with monkeypatch.context() as patch:
-        patch.setattr(Stepper, "__call__", spoilt)
+        spoil_at(9, patch)
+        signal_at(13, signal.SIGTERM, patch)
         assert run(changed(short, max_skipped=7), tmp_path / "run").status == 143
     assert steps_kept(tmp_path / "run")[-1] == 8
     assert resume(tmp_path / "run").step == 24
@@ -166,17 +155,9 @@ def test_what_a_kill_left_behind_is_cleared_up(short: Recipe, tmp_path: Path) ->
 
 def test_no_score_is_logged_twice(short: Recipe, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A signal put the evaluation off, it was made up for, and the process was lost before it was in a checkpoint."""
-    make = Stepper.__call__
-
-    def stopped(self: Stepper, at: int, rate: float) -> bool:
-        if at == 5:
-            signal.raise_signal(signal.SIGTERM)
-        if at == 6:
-            raise KeyboardInterrupt
-        return make(self, at, rate)
-
     with monkeypatch.context() as patch:
-        patch.setattr(Stepper, "__call__", stopped)
+        signal_at(5, signal.SIGTERM, patch)
+        lose_at(6, patch)
         run(short, tmp_path / "run")
         with pytest.raises(KeyboardInterrupt):
             resume(tmp_path / "run")

@@ -16,7 +16,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file
 from torch import Tensor, fx, nn
 
-from changing import changed, lose_at
+from changing import changed, lose_at, signal_at, spoil_at
 from short_runs import write_damaged_folder
 from vitlab import api
 from vitlab.core.errors import Error
@@ -28,7 +28,6 @@ from vitlab.training.loop import DivergedError
 from vitlab.training.prepare import build_model, open_parts
 from vitlab.training.recipe import Recipe
 from vitlab.training.run import RunError, locked
-from vitlab.training.step import Stepper
 
 
 def outcome(folder: Path) -> tuple[dict[str, torch.Tensor], list[dict[str, Any]]]:
@@ -185,15 +184,8 @@ def test_an_evaluation_that_a_signal_put_off_is_made_up_for(
     short: Recipe, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step: int
 ) -> None:
     session.train(short, tmp_path / "whole", device="cpu", show=False)
-    make = Stepper.__call__
-
-    def interrupted(self: Stepper, at: int, rate: float) -> bool:
-        if at == step:
-            signal.raise_signal(signal.SIGINT)
-        return make(self, at, rate)
-
     with monkeypatch.context() as patch:
-        patch.setattr(Stepper, "__call__", interrupted)
+        signal_at(step, signal.SIGINT, patch)
         ended = session.train(short, tmp_path / "stopped", device="cpu", show=False)
     assert (ended.reason, ended.status, ended.step) == ("signal", 130, step + 1)
     session.resume(tmp_path / "stopped", device="cpu", show=False)
@@ -203,15 +195,7 @@ def test_an_evaluation_that_a_signal_put_off_is_made_up_for(
 def test_while_steps_are_skipped_the_last_good_checkpoint_stays(
     short: Recipe, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    make = Stepper.__call__
-
-    def spoilt(self: Stepper, at: int, rate: float) -> bool:
-        if at == 9:
-            with torch.no_grad():
-                self.parameters[0].fill_(float("nan"))
-        return make(self, at, rate)
-
-    monkeypatch.setattr(Stepper, "__call__", spoilt)
+    spoil_at(9, monkeypatch)
     with pytest.raises(DivergedError, match=r"7 steps in a row.*step-000000008"):
         session.train(changed(short, max_skipped=7), tmp_path / "run", device="cpu", show=False)
 

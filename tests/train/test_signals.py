@@ -8,6 +8,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from changing import changed, signal_at
+from vitlab.recipes import find_recipe
 from vitlab.training import checkpoints, session
 
 
@@ -31,22 +33,10 @@ def test_a_signal_ends_a_run_in_order(number: signal.Signals, status: int, small
 
 def test_an_interrupted_run_can_go_on(small_set: Path, tmp_path: Path) -> None:
     """The signal arrives between two steps; what follows is the run that was asked for."""
-    from vitlab.recipes import find_recipe
-    from vitlab.training.step import Stepper
-
     recipe = find_recipe("digits")
-    from changing import changed
-
     short = changed(recipe, **{"data.source": str(small_set), "schedule.total": "12 steps", "batch_size": 16})
-    make = Stepper.__call__
-
-    def interrupt(self: Stepper, step: int, rate: float) -> bool:
-        if step == 5:
-            signal.raise_signal(signal.SIGTERM)
-        return make(self, step, rate)
-
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Stepper, "__call__", interrupt)
+        signal_at(5, signal.SIGTERM, patch)
         ended = session.train(short, tmp_path / "run", device="cpu", show=False)
     assert (ended.reason, ended.status, ended.step) == ("signal", 143, 6)
     assert session.resume(tmp_path / "run", device="cpu", show=False).step == 12

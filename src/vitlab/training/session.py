@@ -290,8 +290,8 @@ def _train(
         if world.size > 1:
             torch.distributed.barrier()
         if parts.test is not None:
-            kept = load(folder / "model").to(world.device)  # the weights that are handed out, the best or the last
-            scores = _tested(kept, parts.test, pixels.get("test"), recipe, world, autocast, view)
+            saved = load(folder / "model").to(world.device)  # the weights that are handed out, the best or the last
+            scores = _tested(saved, parts.test, pixels.get("test"), recipe, world, autocast, view)
         if recipe.keep == "last" and state.progress.last_score is not None:
             scores["val score"] = state.progress.last_score
         elif state.progress.best_score is not None:
@@ -325,6 +325,8 @@ def _tested(
     try:
         tested = prepare.score(model, split, pixels, recipe, world, autocast)
     except DataError as error:
+        if world.size > 1:  # the others wait for this one's sums
+            raise
         view.say(f"The test part is not scored: {error}")
         return {}
     if left := len(split) - int(tested["count"]):
