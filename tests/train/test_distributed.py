@@ -2,8 +2,6 @@
 
 import json
 import re
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -32,16 +30,13 @@ else:
 """
 
 
-def torchrun(folder: Path, recipe: Recipe | None, tmp_path: Path, processes: int = 2) -> None:
+def torchrun(folder: Path, recipe: Recipe | None, tmp_path: Path) -> None:
     script, file = tmp_path / "run.py", tmp_path / "resume"
     script.write_text(SCRIPT)
     if recipe is not None:
         file = tmp_path / "given.json"
         file.write_text(json.dumps(to_dict(recipe)))
-    launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(processes)]
-    run = subprocess.run(
-        [*launcher, str(script), str(folder), str(file)], capture_output=True, text=True, check=False, timeout=100
-    )
+    run = processes.torchrun(script, folder, file)
     assert run.returncode == 0, run.stderr[-3000:]
 
 
@@ -115,11 +110,7 @@ def test_saved_by_two_resumed_on_one(exact: Recipe, tmp_path: Path) -> None:
     )
     file = tmp_path / "given.json"
     file.write_text(json.dumps(to_dict(half)))
-    launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
-    run = subprocess.run(
-        [*launcher, str(script), str(tmp_path / "two"), str(file)], capture_output=True, check=False, timeout=300
-    )
-    assert run.returncode != 0
+    assert processes.torchrun(script, tmp_path / "two", file).returncode != 0
     session.resume(tmp_path / "two", device="cpu", show=False)
     torch.testing.assert_close(weights(tmp_path / "two"), weights(tmp_path / "whole"), rtol=1e-4, atol=1e-5)
 
@@ -140,9 +131,7 @@ def test_a_process_that_dies_ends_the_run_with_a_clear_message(exact: Recipe, tm
         "Stepper.__call__ = dying\n" + SCRIPT
     )
     file.write_text(json.dumps(to_dict(exact)))
-    launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
-    command = [*launcher, str(script), str(tmp_path / "run"), str(file)]
-    died = subprocess.run(command, capture_output=True, text=True, check=False, timeout=100)
+    died = processes.torchrun(script, tmp_path / "run", file)
     assert died.returncode != 0
     assert "Process 0 lost another process of this run" in died.stderr
     session.resume(tmp_path / "run", device="cpu", show=False)
