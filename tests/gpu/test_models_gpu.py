@@ -90,6 +90,31 @@ def test_a_model_uses_it_where_it_can(monkeypatch: pytest.MonkeyPatch):
     assert not takes(torch.zeros(1, 4, 80, device="cuda", dtype=torch.bfloat16), 1)  # H/14's heads
 
 
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32])
+@pytest.mark.parametrize(
+    ("width", "rows"),
+    [(24, (5, 40, 8)), (384, (1152, 1536) * 2), (96, (288, 130) * 25)],  # the last: two launches
+)
+def test_norms_are_folded_into_all_layers_at_once(width: int, rows: tuple[int, ...], dtype: torch.dtype):
+    torch.manual_seed(0)
+    weights, biases = [torch.randn(n, width) for n in rows], [torch.randn(n + 1)[1:] for n in rows]
+    learnt = [weights, biases, *([torch.randn(width) for _ in rows] for _ in range(2))]
+    given = [torch.randn_like(value).to(dtype) for value in (*weights, *biases)]
+    exact = [[value.double().requires_grad_() for value in values] for values in learnt]
+    right = [w * s for w, _, s, _ in zip(*exact, strict=True)] + [w @ t + b for w, b, _, t in zip(*exact, strict=True)]
+    by_right = torch.autograd.grad(right, [x for values in exact for x in values], [g.double() for g in given])
+    there = [[value.cuda().requires_grad_() for value in values] for values in learnt]
+    there[1][0] = torch.cat([there[1][0].new_zeros(1), there[1][0].detach()])[1:].requires_grad_()  # not aligned
+    found = folding.fold(*there, dtype)
+    by_found = torch.autograd.grad(found, [x for values in there for x in values], [g.cuda() for g in given])
+    rounding = 3e-3 if dtype is torch.bfloat16 else 1e-6
+    assert all(value.dtype == dtype for value in found)
+    for a, b in zip(found, right, strict=True):
+        assert error(a.cpu(), b) < rounding
+    for a, b in zip(by_found, by_right, strict=True):
+        assert error(a.cpu(), b) < 1e-6
+
+
 @pytest.mark.compiled
 def test_norms_folded_into_the_next_layer_are_as_exact(monkeypatch: pytest.MonkeyPatch):
     """Compiled in bf16, the gradients of both forms beside those in float64."""

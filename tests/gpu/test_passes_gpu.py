@@ -8,7 +8,7 @@ from vitlab.training.passes import AdamW, TotalNorm, captured
 
 pytestmark = pytest.mark.gpu
 
-SHAPES = [(5000,), (3, 7), (4096,), (), (96, 128), (1, 1), (12_289,)]  # chunks are of 4096 numbers
+SHAPES = [(5000,), (3, 7), (2048,), (), (96, 128), (1, 1), (12_289,)]  # chunks are of 2048 numbers
 
 
 def made(dtype: torch.dtype) -> list[Tensor]:

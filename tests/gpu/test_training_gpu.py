@@ -17,8 +17,11 @@ from vitlab.training.captured import CapturedStepper
 from vitlab.training.recipe import Recipe
 from vitlab.weights.load import load
 
-# float32 here is to be exact, which the compiler thinks slow
-pytestmark = [pytest.mark.gpu, pytest.mark.filterwarnings("ignore:TensorFloat32 tensor cores")]
+pytestmark = [
+    pytest.mark.gpu,
+    pytest.mark.filterwarnings("ignore:TensorFloat32 tensor cores"),  # float32 here is to be exact
+    pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor that is not a leaf"),  # torch's, hidden by it
+]
 
 
 def final(folder: Path) -> torch.Tensor:
@@ -56,7 +59,7 @@ def test_cpu_and_gpu_train_alike(short: Recipe, tmp_path: Path) -> None:
 def test_captured_steps_are_the_same_steps(
     short: Recipe, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, clip: float | None, compiled: bool
 ) -> None:
-    fields = {"optimiser.name": name, "optimiser.rate": 1e-3, "optimiser.clip": clip}
+    fields = {"optimiser.name": name, "optimiser.rate": 1e-3, "optimiser.clip": clip, "optimiser.average": 0.9}
     recipe = exact(short, **fields, compile=compiled)
     used: list[type] = []
     made = CapturedStepper.__call__

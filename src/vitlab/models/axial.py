@@ -18,6 +18,7 @@ from torch import Tensor, nn
 from vitlab.core.errors import ConfigError
 from vitlab.core.preprocess import Preprocess
 from vitlab.models.contract import AttentionTap, Layout, Taps, need_all_places
+from vitlab.models.folding import Reader, Weights
 from vitlab.models.positions import Grid, RelativePositions
 from vitlab.models.vit import Attention, Block, Pool, ViT, ViTConfig
 
@@ -127,14 +128,20 @@ class AxialBlock(nn.Module):
         self.rows = LineBlock(config, drop_path, "rows")
         self.columns = LineBlock(config, drop_path, "columns")
 
+    @property
+    def readers(self) -> tuple[Reader, ...]:
+        return (*self.rows.readers, *self.columns.readers)
+
     def forward(
         self,
         z: Float[Tensor, "b n d"],
         layout: Layout,
         relative: RelativePositions | None = None,
         num_queries: int | None = None,
+        weights: tuple[Weights | None, ...] = (None,) * 4,
     ) -> Float[Tensor, "b n d"]:
-        return self.columns(self.rows(z, layout, relative, num_queries), layout, relative, num_queries)
+        z = self.rows(z, layout, relative, num_queries, weights[:2])
+        return self.columns(z, layout, relative, num_queries, weights[2:])
 
 
 @final

@@ -19,7 +19,7 @@ from torch.utils.checkpoint import checkpoint
 from vitlab.core.errors import ConfigError, ImageError
 from vitlab.core.preprocess import Preprocess
 from vitlab.models.contract import AttentionTap, Layout, Model, Taps, Tokens
-from vitlab.models.folding import after
+from vitlab.models.folding import Reader, Weights, after, taken_in
 from vitlab.models.positions import AddedPositions, Kind, RelativePositions, Rule
 from vitlab.models.short_attention import short_attention, takes
 from vitlab.models.stages import dropped
@@ -237,19 +237,28 @@ class Block(nn.Module):
             part = part * scale
         return dropped(F.dropout(part, self.dropout, self.training), self.drop_path, self.training)
 
+    @property
+    def readers(self) -> tuple[Reader, ...]:
+        """What reads the norms, where they come first."""
+        return ((self.norm1, self.attention, "qkv"), (self.norm2, self.mlp, "up")) if self.pre else ()
+
     def forward(
         self,
         z: Float[Tensor, "b n d"],
         layout: Layout,
         relative: RelativePositions | None = None,
         num_queries: int | None = None,
+        weights: tuple[Weights | None, ...] = (None, None),
     ) -> Float[Tensor, "b m d"]:
-        """All tokens, or only the first `num_queries` where later ones are of no use: they see all of them."""
+        """All tokens, or only the first `num_queries` where later ones are of no use: they see all of them.
+
+        `weights` are those of the readers that have their norm in them (`folding`).
+        """
         kept = z if num_queries is None else z[:, :num_queries]
         if self.pre:
-            part = after(self.norm1, self.attention, "qkv", z, layout, relative, num_queries)
+            part = after(self.readers[0], weights[0], z, layout, relative, num_queries)
             kept = self.residual(part, self.scale1) + kept  # (2)
-            return self.residual(after(self.norm2, self.mlp, "up", kept), self.scale2) + kept  # (3)
+            return self.residual(after(self.readers[1], weights[1], kept), self.scale2) + kept  # (3)
         kept = self.norm1(self.residual(self.attention(z, layout, relative, num_queries), self.scale1) + kept)
         return self.norm2(self.residual(self.mlp(kept), self.scale2) + kept)
 
@@ -384,12 +393,19 @@ class ViT(Model):
             z = self.norm_stem(z)
         return tokens.with_values(F.dropout(z, self.config.dropout, self.training))
 
-    def _layer(self, i: int, z: Tensor, layout: Layout, num_queries: int | None = None) -> Tensor:
+    def _layer(
+        self,
+        i: int,
+        z: Tensor,
+        layout: Layout,
+        num_queries: int | None = None,
+        weights: tuple[Weights | None, ...] = (),
+    ) -> Tensor:
         positions = self.positions[i % len(self.positions)] if self.config.positions_at != "stem" else None
         relative = positions if self.config.relative else None
         if i > 0 and positions is not None and relative is None:
             z = positions(z, layout)
-        return self._run(self.blocks[i], z, layout, relative, num_queries)
+        return self._run(self.blocks[i], z, layout, relative, num_queries, *([weights] if weights else []))
 
     def _run(self, block: nn.Module, *arguments: Any) -> Any:
         """A block's output, now or, where blocks are recomputed, again in the backward pass."""
@@ -406,8 +422,11 @@ class ViT(Model):
         z, layout, last = tokens.values, tokens.layout, len(self.blocks) - 1
         by_token = only_pooled and self.config.pool == "token" and not self.config.relative
         outputs = 1 + self.config.distill_token if by_token else None
-        for i in range(len(self.blocks)):
-            z = self._layer(i, z, layout, outputs if i == last else None)
+        readers: list[tuple[Reader, ...]] = [block.readers for block in self.blocks]  # pyright: ignore[reportAssignmentType]
+        weights = taken_in([reader for own in readers for reader in own], z)
+        for i, own in enumerate(readers):
+            z = self._layer(i, z, layout, outputs if i == last else None, tuple(weights[: len(own)]))
+            weights = weights[len(own) :]
         return tokens.with_values(z if self.norm is None or self.config.norm_pooled else self.norm(z))
 
     def pool(self, tokens: Tokens) -> Float[Tensor, "b f"]:

@@ -61,6 +61,10 @@ class Objective(nn.Module, ABC):
         groups = [{"params": [p for p in own if p.ndim >= 2]}, {"params": vectors, "weight_decay": 0.0}]
         return [group for group in groups if group["params"]]
 
+    def compile_own(self, options: dict[str, Any]) -> None:
+        """Compile what is done with the model's answers, where there is something; the model itself is not its own."""
+        del options
+
     def after_step(self, model: nn.Module, step: int) -> None:
         """Called when the optimiser has made its step."""
         del model, step

@@ -1,6 +1,6 @@
 """Classification: softmax or sigmoid cross-entropy to soft targets."""
 
-from typing import Literal, final
+from typing import Any, Literal, final
 
 import torch
 import torch.nn.functional as F
@@ -40,15 +40,24 @@ class Supervised(Objective):
         self.kind, self.label_smoothing = kind, label_smoothing
         self.class_mean, self.multi_label = class_mean, multi_label
         self.register_buffer("class_weights", class_weights, persistent=False)
+        self._means = self.means  # or the compiled one
 
     def loss(self, model: Forward, batch: Batch, step: int) -> tuple[Float[Tensor, ""], Metrics]:
         del step
-        logits = model(batch.images).float()
-        losses, right = self.losses(logits, batch.targets), self.right(logits, batch.targets)
-        loss = losses.mean()
+        loss, accuracy = self._means(model(batch.images), batch.targets)
         own = auxiliary_losses(model)
-        metrics = {"accuracy": right.mean().detach(), **{name: value.detach() for name, value in own.items()}}
+        metrics = {"accuracy": accuracy.detach(), **{name: value.detach() for name, value in own.items()}}
         return sum(own.values(), loss), metrics
+
+    def compile_own(self, options: dict[str, Any]) -> None:
+        self._means = torch.compile(self.means, options=options)
+
+    def means(
+        self, logits: Float[Tensor, "b k"], targets: Float[Tensor, "b k"]
+    ) -> tuple[Float[Tensor, ""], Float[Tensor, ""]]:
+        """Of the images' losses, and of what is right."""
+        logits = logits.float()
+        return self.losses(logits, targets).mean(), self.right(logits, targets).mean()
 
     def losses(self, logits: Float[Tensor, "b k"], targets: Float[Tensor, "b k"]) -> Float[Tensor, "b"]:
         """Each image's loss."""

@@ -25,6 +25,7 @@ class Average:
         self.values: list[Tensor] = [value.detach().clone() for value in self.parameters]
         self.averaged = [value.clone() for value in self.statistics]
         self._moved = _move  # or the compiled one
+        self._due: Tensor | None = None  # how far the values are still to be moved towards the parameters
 
     @torch.no_grad()
     def update(self, step: int) -> None:
@@ -37,15 +38,27 @@ class Average:
             torch._foreach_lerp_(self.averaged, self.statistics, weight)
 
     @torch.no_grad()
-    def update_on_device(self, step: Tensor, made: Tensor) -> None:
-        """The same where only the device knows the step, and whether it was made."""
+    def note(self, step: Tensor, made: Tensor) -> None:
+        """`update` where only the device knows the step, and whether it was made: due, and not yet done.
+
+        Only the parameters' part waits: their next change does, while a forward pass changes batch norm's statistics.
+        """
         weight = (1 - torch.clamp((1.0 + step) / (10.0 + step), max=self.decay)) * made
-        self._moved(self.values, [p.detach() for p in self.parameters], weight)
         if self.statistics:
             _move(self.averaged, self.statistics, weight)
+        if self._due is None:
+            self._due = torch.zeros_like(weight)
+        self._due.copy_(weight)
+
+    @torch.no_grad()
+    def catch_up(self) -> None:
+        """Do what is due, before the parameters change again."""
+        if self._due is not None:
+            self._moved(self.values, [p.detach() for p in self.parameters], self._due)
+            self._due.zero_()
 
     def compile(self) -> None:
-        """Make `update_on_device` one pass over the weights instead of three."""
+        """Make `catch_up` one pass over the weights instead of three."""
         self._moved = torch.compile(_move, options=compile_options(self.values[0].device))
 
     @torch.no_grad()
@@ -60,6 +73,7 @@ class Average:
     @property
     def all_values(self) -> list[Tensor]:
         """The averaged tensors, in the order of `names`."""
+        self.catch_up()
         return [*self.values, *self.averaged]
 
 

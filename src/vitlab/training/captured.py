@@ -47,7 +47,7 @@ class CapturedStepper(Stepper):
     """A stepper for a feed on the GPU and optimisers that work on the device alone, in one process.
 
     The next batch is made beside the step, wherever that leaves room on the GPU: augmentation is many small kernels,
-    which leave most of it idle when they run alone.
+    which leave most of it idle when they run alone. So is the average of the step before.
 
     Whether a step was skipped is known on the device only: `skipped_in_a_row` and the count of skipped steps are read
     with the metrics.
@@ -79,8 +79,9 @@ class CapturedStepper(Stepper):
                 optimiser.one_kernel = True
 
     def compile(self) -> None:
-        """Make the counting around a step a few kernels; there are dozens, of one number each."""
+        """Make the loss, and the counting around a step, a few kernels; there are dozens, of a few numbers each."""
         options = compile_options(self.world.device)
+        self.state.objective.compile_own(options)
         self._judge, self._count = torch.compile(judge, options=options), torch.compile(count, options=options)
 
     def __call__(self, step: int, rate: float) -> bool:
@@ -113,13 +114,18 @@ class CapturedStepper(Stepper):
     def _body(self) -> None:
         here = torch.cuda.current_stream()
         self._beside.wait_stream(here)
+        average = self.state.average
         with torch.cuda.stream(self._beside):
+            if average is not None:
+                average.catch_up()
+            averaged = self._beside.record_event()
             following = self.feed.made()
         for parameter in self.parameters:
             parameter.grad = None  # the backward pass leaves its own, in the graph's memory
         before = [value.clone() for value in self.running]
         with self.autocast():
             loss, metrics = self.state.objective.backward(self.module, Batch(*self._batch), 0)
+        here.wait_event(averaged)  # of the weights that this step changes
         self._update(loss, metrics, before)
         here.wait_stream(self._beside)
         self._hold(following)
@@ -140,7 +146,7 @@ class CapturedStepper(Stepper):
         for optimiser in self.state.optimisers:
             optimiser.step()
         if self.state.average is not None:
-            self.state.average.update_on_device(self._step, good)
+            self.state.average.note(self._step, good)
         measured = {"loss": loss, "gradient norm": norm, **metrics}
         for name in measured:
             if name not in self.sums:

@@ -97,12 +97,7 @@ class AdamW(torch.optim.AdamW):
             self.places = Addresses(sizes, len(rows[0]), rows[0][0].device)
             self._numbers = torch.tensor(numbers, dtype=torch.float64).to(rows[0][0].device)
         self.places.fill(rows)
-        bad = self.found_inf
-        counts = [row[5] for row in rows]
-        torch._foreach_add_(counts, 1.0)
-        if bad is not None:
-            torch._foreach_sub_(counts, [bad] * len(counts))
-        kernels.adamw(self.places.values, self.places.chunks, self._numbers, bad, self.grad_scale)
+        kernels.adamw(self.places.values, self.places.chunks, self._numbers, self.found_inf, self.grad_scale)
 
     def _state(self, p: Tensor) -> dict[str, Tensor]:
         state = self.state[p]

@@ -64,3 +64,11 @@ def test_gradients_are_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
         assert found.keys() == expected.keys()
         for name, value in expected.items():
             torch.testing.assert_close(found[name], value, rtol=1e-9, atol=1e-12, msg=f"{changes}: {name}")
+
+
+@pytest.mark.compiled
+def test_it_is_a_well_behaved_operator() -> None:
+    weights = [torch.randn(n, 4, requires_grad=True) for n in (5, 3)]
+    biases = [torch.randn(n, requires_grad=True) for n in (5, 3)]
+    scales, shifts = ([torch.randn(4, requires_grad=True) for _ in range(2)] for _ in range(2))
+    torch.library.opcheck(folding.fold, (weights, biases, scales, shifts, torch.bfloat16))

@@ -189,6 +189,29 @@ def test_perturbation_goes_uphill_by_its_radius_and_back_to_the_bit() -> None:
     assert all(torch.equal(p, o) for p, o in zip(parameters, origins, strict=True))
 
 
+def test_an_average_that_is_noted_is_done_when_somebody_looks() -> None:
+    model = create("timm:test_resnet", num_classes=3)
+    at_once, later = Average(model, decay=0.9), Average(model, decay=0.9)
+    for step in range(1, 8):
+        later.catch_up()  # with the step before, as the next one begins
+        with torch.no_grad():
+            for value in (*model.parameters(), *at_once.statistics):
+                value.add_(torch.randn_like(value))
+        made = step % 3 > 0
+        if made:
+            at_once.update(step)
+        later.note(torch.tensor(step), torch.tensor(made))
+        if step in (3, 7):
+            for _ in range(2):
+                for one, other in zip(at_once.all_values, later.all_values, strict=True):
+                    torch.testing.assert_close(one, other)
+    later.note(torch.tensor(8), torch.tensor(True))
+    at_once.update(8)
+    later.swap()
+    for value, averaged in zip(later.parameters, at_once.values, strict=True):
+        torch.testing.assert_close(value.detach(), averaged)
+
+
 def test_average_by_hand_and_swapped() -> None:
     model = create("vit-digits", depth=1)
     assert isinstance(model, ViT)
