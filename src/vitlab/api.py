@@ -2,6 +2,7 @@
 
 import dataclasses
 import logging
+import math
 import os
 from collections.abc import Callable, Iterable
 from pathlib import Path
@@ -164,7 +165,7 @@ def finetune(
     Without a GPU the resolution stays the model's own; with one, models of 224 px up to 384 are trained at 384, or at
     the next size that their patches divide. A BiT is trained by its own rule.
     """
-    from vitlab.data.resident import sizes
+    from vitlab.data.resident import LOOK_AT, sizes
     from vitlab.recipes.finetuning import finetune_recipe
     from vitlab.recipes.transfer import transfer_recipe
     from vitlab.training.prepare import divide, open_parts
@@ -183,15 +184,15 @@ def finetune(
     )
     draft = dataclasses.replace(draft, patience=patience, seed=seed)
     images = divide(open_parts(draft)).train
-    picture = next(sizes(images), None)
-    if picture is None:
+    pictures = sorted(sizes(images, max(len(images) // LOOK_AT, 1)), key=math.prod) or list(sizes(images))
+    if not pictures:
         raise DataError(f"None of the {len(images):,} training images of {data} can be read.")
     recipe = transfer_recipe(
         data,
         model,
         load(model).config,
         num_images=len(images),
-        picture=picture,
+        picture=pictures[len(pictures) // 2],
         on_gpu=device.startswith("cuda"),
         held_out=val_fraction,
         steps=steps,

@@ -130,7 +130,7 @@ def test_what_a_result_is_over_is_told_below_the_table(
     text = capsys.readouterr().out
     assert "Classes were matched by name, 2 of the model's 3." in text
     assert f"{photos / 'test'} has no class folders, so no labels: it was left out." in text
-    assert "val is 10% of train, held out" in text
+    assert "images of train (10% wanted), held out" in text
     assert "Read as" not in text
 
 
@@ -342,3 +342,22 @@ def test_two_processes_give_the_numbers_of_one(source: str, tmp_path: Path, caps
         for name, metric in one["metrics"].items():
             assert two["metrics"][name]["value"] == pytest.approx(metric["value"], rel=1e-5)
         assert run.stdout.count("| metric") == 1  # one of them speaks
+
+
+def test_a_run_is_scored_on_what_it_held_out(photos: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for i in range(2, 12):
+        for name in ("blue", "green", "red"):
+            shutil.copy(photos / "train" / name / "0.png", photos / "train" / name / f"{i}.png")
+    shutil.rmtree(photos / "test")
+    options = ("--data.source", str(photos), "--schedule.total", "1 step", "--batch-size", "4", "--model.source")
+    small = ("vit-digits", "--model.image-size", "8", "--augmentation.policy", "none", "--data.workers", "0")
+    for fraction in ("0.4", "0"):
+        run = str(tmp_path / fraction)
+        assert main(["train", "digits", *options, *small, "--data.val-fraction", fraction, "--out", run]) == 0
+    held = len(open_data(photos, val_fraction=0.4).splits["val"])
+    assert held > len(open_data(photos).splits["val"])
+    capsys.readouterr()
+    found = evaluated(capsys, "accuracy", "--model", str(tmp_path / "0.4"), "--data", str(photos))
+    assert found["counts"]["val"] == held
+    assert main(["evaluate", "accuracy", "--model", str(tmp_path / "0"), "--data", str(photos)]) == 2
+    assert "neither a test nor a val part" in capsys.readouterr().err

@@ -168,3 +168,18 @@ def test_a_changed_teacher_is_refused(short: Recipe, teacher: Path, tmp_path: Pa
     vitlab.save(vitlab.create("vit-digits", depth=1, num_classes=3), teacher)
     with pytest.raises(RunError, match=r"The teacher \(.*\) changed since"):
         session.resume(tmp_path / "run", device="cpu", show=False)
+
+
+def test_a_teacher_that_was_moved(
+    short: Recipe, teacher: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    recipe = distilling(short, teacher)
+    with monkeypatch.context() as patch:
+        lose_at(14, patch)
+        with pytest.raises(KeyboardInterrupt):
+            session.train(recipe, tmp_path / "run", device="cpu", show=False)
+    teacher.rename(tmp_path / "elsewhere")
+    moved = changed(recipe, **{"teacher.source": str(tmp_path / "elsewhere")})
+    with pytest.raises(RunError, match=r"teacher\.source"):
+        session.resume(tmp_path / "run", recipe=changed(recipe, **{"teacher.source": None}), device="cpu", show=False)
+    assert session.resume(tmp_path / "run", recipe=moved, device="cpu", show=False).step == 24

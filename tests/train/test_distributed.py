@@ -44,6 +44,11 @@ def weights(folder: Path) -> torch.Tensor:
     return torch.cat([value.flatten() for value in load_file(folder / "model" / "model.safetensors").values()])
 
 
+def logged(folder: Path, name: str) -> list[float]:
+    lines = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+    return [line[name] for line in lines if name in line]
+
+
 @pytest.fixture
 def exact(short: Recipe) -> Recipe:
     """20 steps without dropout, whose numbers follow the rank; SGD, since Adam magnifies what is rounded off."""
@@ -55,16 +60,8 @@ def test_two_processes_are_one(exact: Recipe, tmp_path: Path) -> None:
     session.train(exact, tmp_path / "one", device="cpu", show=False)
     torchrun(tmp_path / "two", exact, tmp_path)
     torch.testing.assert_close(weights(tmp_path / "two"), weights(tmp_path / "one"), rtol=1e-5, atol=1e-5)
-    one, two = (
-        [json.loads(line) for line in (tmp_path / name / "metrics.jsonl").read_text().splitlines()]
-        for name in ("one", "two")
-    )
-    assert [line["loss"] for line in one if "loss" in line] == pytest.approx(
-        [line["loss"] for line in two if "loss" in line], rel=1e-4
-    )
-    assert [line["val count"] for line in one if "val count" in line] == [
-        line["val count"] for line in two if "val count" in line
-    ]
+    assert logged(tmp_path / "two", "loss") == pytest.approx(logged(tmp_path / "one", "loss"), rel=1e-4)
+    assert logged(tmp_path / "two", "val count") == logged(tmp_path / "one", "val count")
 
 
 @pytest.mark.parametrize(("spread", "optimiser"), [("replicate", "sgd"), ("shard", "sgd"), ("shard", "muon")])

@@ -1,6 +1,7 @@
 """Runs that go on after stops at odd moments, on other machines, and from folders of other versions."""
 
 import json
+import shutil
 import signal
 import threading
 from pathlib import Path
@@ -144,10 +145,10 @@ def test_damaged_files_are_one_sentence(short: Recipe, tmp_path: Path, name: str
 def test_what_a_kill_left_behind_is_cleared_up(short: Recipe, tmp_path: Path) -> None:
     folder = tmp_path / "run"
     run(short, folder)
-    (folder / "model").rename(folder / ".model.abc.old")
-    (folder / ".model.xyz.partial").mkdir()
-    (folder / ".model.xyz.partial" / "model.safetensors").write_bytes(b"half")
-    (folder / ".recipe.json.uvw.partial.json").write_text("{")
+    (folder / "model").rename(folder / ".model.abcdefgh.old")
+    (folder / ".model.stuvwxyz.partial").mkdir()
+    (folder / ".model.stuvwxyz.partial" / "model.safetensors").write_bytes(b"half")
+    (folder / ".recipe.json.stuvwxyz.partial.json").write_text("{")
     resume(folder)
     assert not list(folder.glob(".*.old")) + list(folder.glob(".*.partial*"))
     assert vitlab.load(folder).labels == ("0", "1", "2")
@@ -217,3 +218,32 @@ def test_several_processes_agree_on_a_folder(tmp_path: Path, monkeypatch: pytest
     assert api._run_folder(None, "digits") == Path("runs/digits-2")
     monkeypatch.setenv("WORLD_SIZE", "2")
     assert api._run_folder(None, "digits") == Path("runs/digits")
+
+
+def test_a_run_whose_steps_were_all_skipped_keeps_no_checkpoint(
+    short: Recipe, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as patch:
+        spoil_at(0, patch)
+        assert run(changed(short, max_skipped=100), tmp_path / "run").step == 24
+    assert steps_kept(tmp_path / "run") == []
+
+
+@pytest.mark.parametrize(
+    "name", ["model/weights.py", "metrics.jsonl", "environment.json", "checkpoints/step-000000006/a"]
+)
+def test_a_folder_with_something_that_a_run_would_write_over(short: Recipe, tmp_path: Path, name: str) -> None:
+    path = tmp_path / "mine" / name
+    path.parent.mkdir(parents=True)
+    path.write_text('{"step": 3, "loss": 1}\n')
+    with pytest.raises(RunError, match=f"holds {name.partition('/')[0]}, which is no run's"):
+        run(short, tmp_path / "mine")
+    assert [file for file in (tmp_path / "mine").rglob("*") if file.is_file()] == [path]
+
+
+def test_a_start_that_was_cut_off_does_not_take_the_folder(short: Recipe, tmp_path: Path) -> None:
+    run(short, tmp_path / "whole")
+    (tmp_path / "run").mkdir()
+    shutil.copy(tmp_path / "whole" / "environment.json", tmp_path / "run")
+    (tmp_path / "run" / "metrics.jsonl").touch()
+    assert run(short, tmp_path / "run").step == 24

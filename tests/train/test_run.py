@@ -19,9 +19,10 @@ from torch import Tensor, fx, nn
 from changing import changed, lose_at, signal_at, spoil_at
 from short_runs import write_damaged_folder
 from vitlab import api
-from vitlab.core.errors import Error
+from vitlab.core.errors import ConfigError, Error
 from vitlab.data.resident import ResidentFeed
 from vitlab.models.contract import Model
+from vitlab.recipes import find_recipe
 from vitlab.training import session
 from vitlab.training.checkpoints import DiskFullError
 from vitlab.training.loop import DivergedError
@@ -450,3 +451,24 @@ def test_each_run_of_a_process_is_compiled_for_its_own_sizes(
     trained = [size for size in sizes if size[0] == short.batch_size]
     assert {tuple(size) for size in trained} == {(16, 3, 8, 8), (16, 3, 16, 16)}
     assert all(isinstance(number, int) for size in trained for number in size)
+
+
+def test_a_model_that_cannot_take_pictures_does_not_take_the_folder(short: Recipe, tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="takes images of 1 channels, and training gives it 3"):
+        session.train(changed(short, **{"model.set": ("channels=1",)}), tmp_path / "run", device="cpu", show=False)
+    assert not (tmp_path / "run" / "recipe.json").exists()
+
+
+def test_where_results_are_reported_on_val_it_chooses_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for split, num in (("train", 20), ("val", 3)):
+        for wnid in ("n00000001", "n00000002"):
+            (tmp_path / "imagenet" / split / wnid).mkdir(parents=True)
+            for i in range(num):
+                Image.new("RGB", (4, 4)).save(tmp_path / "imagenet" / split / wnid / f"{wnid}_{i}.JPEG")
+    monkeypatch.setenv("VITLAB_DATA", str(tmp_path))
+    parts = open_parts(changed(find_recipe("finetune-imagenet"), **{"data.val_fraction": 0.1})).splits
+    assert len(parts["train"]) + len(parts["val"]) == 40
+    assert len(parts["val"]) >= 1
+    assert len(parts["test"]) == 6
+    whole = open_parts(changed(find_recipe("finetune-imagenet"), **{"data.val_fraction": 0.0})).splits
+    assert {name: len(part) for name, part in whole.items()} == {"train": 40, "val": 6}

@@ -28,8 +28,8 @@ Examples:
 """
 RESUMING = """Go on with a run from its last checkpoint, by its own recipe.
 
-Fields that say how it is computed may change: data.source (where the same data are now), data.workers, data.resident,
-data.max_unreadable, spread, compile, tracker. A change of any other is refused, and named.
+Fields that say how it is computed may change: data.source (where the same data are now), teacher.source (likewise),
+data.workers, data.resident, data.max_unreadable, spread, compile, tracker. A change of any other is refused, and named.
 """
 
 

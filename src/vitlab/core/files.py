@@ -2,9 +2,10 @@
 
 import contextlib
 import os
+import re
 import shutil
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from vitlab.core.errors import Error
@@ -65,14 +66,21 @@ def atomic_folder(path: Path) -> Iterator[Path]:
         shutil.rmtree(partial, ignore_errors=True)
 
 
-def clear_up(folder: Path) -> None:
-    """Remove what writes left in a folder when their process was killed; what was being replaced is put back."""
-    for left in folder.glob(".*.old"):
-        target = folder / left.name[1:].rpartition(".")[0].rpartition(".")[0]
-        if not target.exists():
-            left.replace(target)
-    for left in (*folder.glob(".*.partial*"), *folder.glob(".*.old")):
-        shutil.rmtree(left) if left.is_dir() else left.unlink()
+def clear_up(folder: Path, names: Iterable[str]) -> None:
+    """Remove what writes of these names left in a folder when their process was killed; what was replaced is put back.
+
+    Nothing else is touched: hidden files may be anybody's.
+    """
+    for name in names:
+        ours = re.compile(rf"\.{re.escape(name)}\.[a-z0-9_]{{8}}\.(old|partial{re.escape(Path(name).suffix)})")
+        found = sorted(path for path in folder.iterdir() if ours.fullmatch(path.name)) if folder.is_dir() else []
+        for left in found:
+            if left.name.endswith(".old") and not (folder / name).exists():
+                left.replace(folder / name)
+            elif left.is_dir():
+                shutil.rmtree(left)
+            else:
+                left.unlink()
 
 
 def free_path(path: Path) -> Path:

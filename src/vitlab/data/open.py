@@ -90,6 +90,7 @@ def names() -> tuple[str, ...]:
 
 def _find(data: str | os.PathLike[str]) -> DataSet:
     text = os.fspath(data)
+    _check_text("The path", text)
     if not text.strip():
         raise UnknownNameError("The data set has no name; give a path, or one of " + ", ".join(names()) + ".")
     if isinstance(data, str):
@@ -243,8 +244,18 @@ def _nothing_there(path: Path) -> UnknownNameError:
     return UnknownNameError(f"There is no file or folder {path}.{near_matches(text, beside)}")
 
 
+def _check_text(what: str, text: str) -> None:
+    """Refuse a name whose bytes are no text: neither a page nor a file of JSON can hold it."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        raise DataError(f"{what} {os.fsencode(text)!r} is not UTF-8: rename it.") from None
+
+
 def _checked(dataset: DataSet) -> DataSet:
     """Refuses what cannot be trained on or would be scored wrongly, and notes what is odd."""
+    for name in dataset.classes:
+        _check_text("The class", name)
     if not dataset.splits:
         raise DataError(f"The data set {dataset.name} holds no images.")
     if not dataset.classes:

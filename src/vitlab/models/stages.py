@@ -73,6 +73,29 @@ def recomputed(module: nn.Module, *args: object) -> Tensor:
     )
 
 
+def count_once(module: nn.Module) -> None:
+    """The same where a module computes its inside again by itself: the second time is inside of a backward pass."""
+    for norm in module.modules():
+        if isinstance(norm, nn.modules.batchnorm._BatchNorm):
+            norm.register_forward_pre_hook(_hold)
+            norm.register_forward_hook(_let_go, always_call=True)
+
+
+def _hold(norm: nn.Module, inputs: object) -> None:
+    del inputs
+    if not torch.compiler.is_compiling() and torch._C._current_graph_task_id() != -1:
+        keeping = _keeping_statistics([norm])  # pyright: ignore[reportArgumentType]
+        keeping.__enter__()
+        norm._keeping = keeping  # pyright: ignore[reportArgumentType]
+
+
+def _let_go(norm: nn.Module, inputs: object, output: object) -> None:
+    del inputs, output
+    keeping = norm.__dict__.pop("_keeping", None)
+    if keeping is not None:
+        keeping.__exit__(None, None, None)
+
+
 @contextlib.contextmanager
 def _keeping_statistics(norms: Sequence[nn.BatchNorm2d]) -> Iterator[None]:
     held = [(norm, norm.momentum, norm.num_batches_tracked) for norm in norms]

@@ -280,6 +280,8 @@ def _found(described: str) -> Shape:
     config = from_dict(TimmConfig, json.loads(described), where="timm")
     with torch.device("meta"):
         net: Any = build_net(config).eval()
+        if getattr(net, "aux_head", None) is not None:
+            raise ConfigError(f"timm's {config.name} has a second classifier for its patches, which is not supported.")
         _take_head(net, config)
         images = torch.zeros(1, config.channels, *config.image_size)
         try:

@@ -10,6 +10,7 @@ from torch import nn
 
 from vitlab.core.errors import ConfigError, Error, unknown_name
 from vitlab.core.peers import import_timm
+from vitlab.models.stages import count_once
 
 PREFIX = "timm:"
 
@@ -101,6 +102,7 @@ def build_net(config: TimmConfig, *, pretrained: bool = False) -> nn.Module:
             net = timm.create_model(config.name, pretrained=pretrained, **arguments)
         if config.checkpoint_blocks:
             net.set_grad_checkpointing(True)
+            count_once(net)
     except Error:
         raise
     except Exception as error:  # timm checks by assertions, and by what its modules do with their arguments

@@ -14,6 +14,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from vitlab.data.augmentation import Augmentation
+from vitlab.data.sources.arranged import arranged_name
 from vitlab.training.optimisers import Optimiser
 from vitlab.training.recipe import DataChoice, Loss, ModelChoice, Recipe
 from vitlab.training.schedules import Schedule
@@ -83,9 +84,10 @@ SETS: dict[str, tuple[int, tuple[int, int]]] = {
 
 def _recipe(data: str, num_images: int, picture: tuple[int, int]) -> Callable[[], Recipe]:
     name = f"bit-{data}"
+    source = arranged_name(data, train=("train", "val"), test=("test",)) if data == "flowers102" else data
 
     def build() -> Recipe:
-        return bit_recipe(data, "bit-r50x1.in21k", num_images=num_images, picture=picture, name=name)
+        return bit_recipe(source, "bit-r50x1.in21k", num_images=num_images, picture=picture, name=name)
 
     what, where = ("a task of VTAB-1k, PATH,", " --data.source PATH") if data == "vtab" else (data, "")
     build.__doc__ = f"""Fine-tuning on {what} by BiT-HyperRule (arXiv 1912.11370).

@@ -4,6 +4,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from vitlab.data.augmentation import Augmentation
+from vitlab.data.sources.arranged import arranged_name
 from vitlab.training.optimisers import Optimiser
 from vitlab.training.recipe import DataChoice, ModelChoice, Recipe
 from vitlab.training.schedules import Schedule
@@ -82,10 +83,11 @@ def budget(num_images: int, *, on_gpu: bool) -> Budget:
 def _recipe(data: str, row: Row) -> Callable[[], Recipe]:
     name = f"finetune-{data}"
     rate = row.rates[len(row.rates) // 2]
+    source = arranged_name(data, train=("train",), test=("test",)) if data == "flowers102" else data  # without its val
 
     def build() -> Recipe:
         return finetune_recipe(
-            data,
+            source,
             "vit-b16-224.augreg-in21k",
             steps=row.steps,
             rate=rate,

@@ -34,6 +34,7 @@ from vitlab.training.distribution import World, join
 from vitlab.training.durations import Pace
 from vitlab.training.prepare import divide, open_parts
 from vitlab.training.schedules import resolve
+from vitlab.training.session import recipe_of
 from vitlab.weights.load import load
 
 BATCH_SIZE = 64  # images that go through a model at once where nothing else is asked for
@@ -147,8 +148,8 @@ def planned_images(recipe_name: str, train_images: int | None = None) -> int:
 def _measured(request: Request) -> Result:
     """A protocol of `vitlab.evaluation` over the model as it is."""
     how = request.how
-    opened: Callable[[str], DataSet] = open_validation_images if request.protocol == "real" else open_data
-    dataset = opened(request.needed_data)
+    data = request.needed_data
+    dataset = open_validation_images(data) if request.protocol == "real" else _opened(request, data)
     split = protocols.choose_split(dataset, how.split)
     model = _model(request)
     with join(how.device) as world, lent(model):
@@ -170,6 +171,16 @@ def _measured(request: Request) -> Result:
         )
     settings = {**result.settings, "precision": how.measuring}
     return dataclasses.replace(result, settings=settings, cost=model_cost(model) | _run_cost(request))
+
+
+def _opened(request: Request, data: str) -> DataSet:
+    """The data; where a run was trained on it, with the part held out that it held out."""
+    folder = _run_of(request)
+    if folder is not None:
+        recipe = recipe_of(Path(folder))
+        if os.path.realpath(os.path.expanduser(recipe.data.source)) == os.path.realpath(os.path.expanduser(data)):  # noqa: PTH111
+            return open_parts(recipe)
+    return open_data(data)
 
 
 def _cost(request: Request) -> Result:

@@ -13,6 +13,7 @@ from vitlab.data.augmentation import Augmentation
 from vitlab.data.jpeg import decoder_name
 from vitlab.data.open import hold_out, open_data
 from vitlab.data.sources.arranged import arrange, arranged_name
+from vitlab.data.sources.imagenet import REPORTED_ON_VAL
 from vitlab.data.sources.vtab import GROUPS, TASKS, Task, find_tasks, task_called
 from vitlab.evaluation.contract import EvaluationError, Metric, Result
 from vitlab.recipes.finetuning import ROWS, Row, budget
@@ -23,7 +24,6 @@ log = logging.getLogger("vitlab")
 
 BATCH_SIZE, IMAGE_SIZE, SEEDS = 512, 384, (0, 1, 2)  # table 4
 RATES = ROWS["cifar10"].rates  # the grid of all its sets but ImageNet and VTAB, for batches of 512
-REPORTED_ON_VAL = ("imagenet", "tiny-imagenet")  # their test labels are not public
 
 
 def finetune(

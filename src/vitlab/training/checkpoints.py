@@ -2,7 +2,9 @@
 
 import contextlib
 import dataclasses
+import errno
 import json
+import os
 import re
 import shutil
 import warnings
@@ -19,6 +21,8 @@ from vitlab.core.files import sync
 from vitlab.training.state import Progress, State
 
 NAME = re.compile(r"step-(\d{9})")
+FILES = ("progress.json", ".metadata")  # that a checkpoint has beside its tensors
+FULL = (errno.ENOSPC, errno.EDQUOT)
 
 
 class DiskFullError(Error):
@@ -27,10 +31,40 @@ class DiskFullError(Error):
 
 def complete(folder: Path) -> list[tuple[int, Path]]:
     """The checkpoints of a run that are whole, oldest first."""
+    return [(step, path) for step, path in _named(folder) if all((path / name).is_file() for name in FILES)]
+
+
+def newest(folder: Path) -> Path | None:
+    """The checkpoint to go on from; a damaged one is not passed over in silence."""
+    if not (named := _named(folder)):
+        return None
+    path = named[-1][1]
+    if missing := [name for name in FILES if not (path / name).is_file()]:
+        raise _unreadable(path, f"{missing[0]} is missing")
+    return path
+
+
+def _unreadable(path: Path, why: str) -> CheckpointError:
+    older = [str(other) for _, other in complete(path.parent) if other != path]
+    remedy = f" Move it away to go on from {older[-1]}." if older else ""
+    return CheckpointError(f"{path}: the checkpoint cannot be read ({why}).{remedy}")
+
+
+def _named(folder: Path) -> list[tuple[int, Path]]:
     if not folder.is_dir():
         return []
-    found = [(int(match[1]), path) for path in folder.iterdir() if (match := NAME.fullmatch(path.name))]
-    return sorted(found)
+    return sorted((int(match[1]), path) for path in folder.iterdir() if (match := NAME.fullmatch(path.name)))
+
+
+def prune(folder: Path, best: int | None) -> None:
+    """Keep the last checkpoint and the best one's; of others nothing stays, also where a kill left half of them."""
+    if not (kept := complete(folder)):
+        return
+    for step, path in _named(folder):
+        if step not in (kept[-1][0], best):
+            path.replace(folder / f".{path.name}.partial")  # no longer one, whatever happens now
+    for left in folder.glob(".step-*.partial"):
+        shutil.rmtree(left)
 
 
 def write(folder: Path, state: State) -> Path:
@@ -59,13 +93,19 @@ def write(folder: Path, state: State) -> Path:
             sync(folder)
     except (OSError, dcp.CheckpointException) as error:
         shutil.rmtree(partial, ignore_errors=True)
-        raise DiskFullError(_full(folder, str(error).splitlines()[-1])) from error
+        causes = [failure[0] for failure in error.failures.values()] if not isinstance(error, OSError) else [error]
+        if any(isinstance(cause, KeyboardInterrupt) for cause in causes):
+            raise KeyboardInterrupt from error
+        raise DiskFullError(_full(folder, str(error).splitlines()[-1], sure=is_full(error))) from error
     _wait()
     if _first():
-        for step, path in complete(folder)[:-1]:
-            if step != state.progress.best_step:
-                shutil.rmtree(path)
+        prune(folder, state.progress.best_step)
     return target
+
+
+def is_full(error: BaseException) -> bool:
+    """Whether there was no room for a write, on the disk or in the user's share of it."""
+    return any(os.strerror(number) in str(error) for number in FULL)
 
 
 def read(path: Path, state: State) -> None:
@@ -78,7 +118,7 @@ def read(path: Path, state: State) -> None:
             dcp.load(tensors, storage_reader=dcp.FileSystemReader(path), no_dist=_alone())
     except (Exception, dcp.CheckpointException) as error:  # the latter is a BaseException
         line = (str(error).strip().splitlines() or [type(error).__name__])[-1]
-        raise CheckpointError(f"{path}: the checkpoint cannot be read ({line}).") from error
+        raise _unreadable(path, line) from error
     state.restore(tensors)
     state.progress = progress
 
@@ -90,8 +130,9 @@ def _check_room(folder: Path, tensors: dict[str, Any]) -> None:
         raise DiskFullError(_full(folder, f"{needed / 2**20:.0f} MiB are needed, {free / 2**20:.0f} are free"))
 
 
-def _full(folder: Path, why: str) -> str:
-    return f"No checkpoint could be written to {folder} ({why}): make room and resume; {last_good(folder)}."
+def _full(folder: Path, why: str, *, sure: bool = True) -> str:
+    remedy = "make room and resume" if sure else "mend that and resume"
+    return f"No checkpoint could be written to {folder} ({why}): {remedy}; {last_good(folder)}."
 
 
 def last_good(folder: Path) -> str:

@@ -88,7 +88,7 @@ def spread(model: Model, world: World, how: How, dtype: torch.dtype) -> nn.Modul
     """
     if how == "shard":
         if not dist.is_initialized():
-            raise ConfigError("Sharding needs processes to shard over: start the run with torchrun.")
+            raise ConfigError("Sharding needs processes: start the run with torchrun, or with --spread replicate.")
         policy = MixedPrecisionPolicy(param_dtype=dtype, reduce_dtype=torch.float32)
         for layers in (module for module in model.children() if isinstance(module, nn.ModuleList)):
             for layer in layers:
@@ -137,8 +137,13 @@ def count_of(world: World, numbers: Collection[int], num: int) -> int:
 
 def any_of(world: World, flag: bool) -> bool:
     """Whether any process raised the flag, so that all stop at the same step."""
+    return bool(largest_of(world, int(flag)))
+
+
+def largest_of(world: World, number: int) -> int:
+    """The largest of the processes' numbers."""
     if world.size == 1:
-        return flag
-    raised = torch.tensor(int(flag), device=world.device)
-    dist.all_reduce(raised, dist.ReduceOp.MAX)
-    return bool(raised.item())
+        return number
+    found = torch.tensor(number, device=world.device)
+    dist.all_reduce(found, dist.ReduceOp.MAX)
+    return int(found.item())

@@ -27,13 +27,15 @@ def parse(duration: str | int) -> tuple[float, str]:
 
 
 def steps(duration: str | int, pace: Pace, *, total: int | None = None) -> int:
-    """A duration in optimiser steps, rounded to the nearest; '%' is of `total`."""
+    """A duration in optimiser steps, rounded to the nearest, and one at least unless it is 0; '%' is of `total`."""
     amount, unit = parse(duration)
     if unit == "%":
         if total is None:
             raise ConfigError(f"'{duration}': the whole cannot be a part of itself; give steps, epochs or images.")
-        return round(amount / 100 * total)
+        return max(round(amount / 100 * total), math.ceil(min(amount, 1)))
     if unit == "step":
-        return round(amount)
+        if amount != int(amount):
+            raise ConfigError(f"'{duration}': there is no part of a step; of the whole, write '5%'.")
+        return int(amount)
     images = amount * pace.epoch_size if unit == "epoch" else amount
     return max(round(images / pace.batch_size), math.ceil(min(images, 1)))

@@ -1,5 +1,6 @@
 """What a run writes while it runs: metrics.jsonl, TensorBoard, other trackers, and progress on the terminal."""
 
+import contextlib
 import json
 import math
 import sys
@@ -42,7 +43,8 @@ class JsonLines:
         self._stream.flush()
 
     def close(self) -> None:
-        self._stream.close()
+        with contextlib.suppress(OSError):  # of a full disk, which the write before has told
+            self._stream.close()
 
 
 def _step(line: str, path: Path) -> int:

@@ -9,7 +9,7 @@ import torch
 
 from vitlab.core.errors import Error
 from vitlab.training import checkpoints
-from vitlab.training.distribution import World, any_of, mean_over
+from vitlab.training.distribution import World, any_of, largest_of, mean_over
 from vitlab.training.log import ProgressView, Sink
 from vitlab.training.run import Stop
 from vitlab.training.schedules import ResolvedSchedule
@@ -115,24 +115,25 @@ def run(
             view.update(progress.step, values | timing)
         if progress.skipped_in_a_row >= max_skipped:
             raise _diverged(folder, stepper, progress.step, progress.skipped_in_a_row)
-        stopping, best = any_of(world, stop.signal is not None), False
+        number, best = largest_of(world, stop.signal or 0), False  # a signal may have come to one process only
+        stopping = number > 0
         if not stopping and owed():
             paused = _now(world)
             best = score()
             since += time.monotonic() - paused
         early = worse_for_long()
         due = stopping or early or best or _due(progress.step, intervals.checkpoint, last)
-        # while steps are skipped the last checkpoint is better than the weights that make them fail, or there is
-        # nothing yet that a step has made
+        due = due and progress.skipped < progress.step  # else there is nothing yet that a step has made
+        # while steps are skipped the last checkpoint is better than the weights that make them fail
         if due and progress.skipped_in_a_row and not last:
-            due = progress.skipped < progress.step and not any_of(world, bool(checkpoints.complete(kept)))
+            due = not any_of(world, bool(checkpoints.complete(kept)))
         if due:
             stepper.keep()
             paused = _now(world)
             checkpoints.write(kept, state)
             since += time.monotonic() - paused
         if stopping:
-            return Ending("signal", stop.status)
+            return Ending("signal", 128 + number)  # 130 for SIGINT, 143 for SIGTERM
         if early:
             return Ending("early")
     return Ending("done")

@@ -90,11 +90,7 @@ class Kind:
 
 def kinds(model: Model, spec: Optimiser) -> dict[str, Kind]:
     """The kind of every parameter that is trained: kernels decay; biases, norms, positions and tokens do not."""
-    kernels = {
-        f"{prefix}.weight" if prefix else "weight"
-        for prefix, module in model.named_modules()
-        if isinstance(module, nn.Linear | nn.Conv1d | nn.Conv2d | ExpertLinear)
-    }
+    kernels = {f"{prefix}.{name}" for prefix, module in model.named_modules() for name in _kernels(module)}
     experts = {prefix for prefix, module in model.named_modules() if isinstance(module, ExpertLinear)}
     found: dict[str, Kind] = {}
     for name, parameter in model.named_parameters():
@@ -105,6 +101,15 @@ def kinds(model: Model, spec: Optimiser) -> dict[str, Kind]:
             rate *= spec.head_rate if in_head else 1.0
             found[name] = Kind(rate, name in kernels, parameter.ndim == 2, expert)
     return found
+
+
+def _kernels(module: nn.Module) -> list[str]:
+    """The names of a module's own kernels."""
+    if isinstance(module, nn.RNNBase):
+        return [name for name, _ in module.named_parameters(recurse=False) if name.startswith("weight")]
+    several = hasattr(module, "num_experts") and getattr(module, "weight", None) is not None  # timm's CondConv2d
+    kinds = nn.Linear | nn.Conv1d | nn.Conv2d | nn.Conv3d | ExpertLinear
+    return ["weight"] if several or isinstance(module, kinds) else []
 
 
 def build(

@@ -23,6 +23,8 @@ from vitlab.data.loader import Loader, evaluation_batches
 from vitlab.data.open import hold_out, open_data
 from vitlab.data.order import EvaluationOrder, Order, balanced_weights, share
 from vitlab.data.resident import Pixels, ResidentFeed, common_size, load_inputs, load_pixels
+from vitlab.data.sources.arranged import arrange
+from vitlab.data.sources.imagenet import REPORTED_ON_VAL
 from vitlab.models.contract import Model, evaluating
 from vitlab.models.create import create, fresh_model
 from vitlab.objectives.contract import Objective
@@ -68,8 +70,13 @@ def divide(dataset: DataSet) -> Parts:
 
 
 def open_parts(recipe: Recipe) -> DataSet:
-    """The recipe's data; where it has no validation part, a fraction of train is held out for it."""
+    """The recipe's data; where it has no validation part, a fraction of train is held out for it.
+
+    Of a set whose results are reported on its val part, that one is test, unless nothing is held out.
+    """
     dataset = open_data(recipe.data.source, val_fraction=recipe.data.val_fraction)
+    if dataset.name in REPORTED_ON_VAL and recipe.data.val_fraction and set(dataset.splits) == {"train", "val"}:
+        dataset = arrange(dataset, {"train": ("train",), "test": ("val",)})
     if "val" not in dataset.splits and "train" in dataset.splits:
         dataset = hold_out(dataset, recipe.data.val_fraction)
     return dataset
@@ -102,6 +109,8 @@ def build_model(recipe: Recipe, dataset: DataSet) -> Model:
         if more := _more_fields(spec, model.config):
             model = make(**(fields | more))
         choose(model, spec.train_only, spec.lora)
+    if (channels := getattr(model.config, "channels", 3)) != 3:
+        raise ConfigError(f"{spec.source} takes images of {channels} channels, and training gives it 3.")
     if spec.keep_head:
         _check_head(model, spec, dataset)
     elif spec.pretrained:  # also where the classes are as many: they are others

@@ -74,11 +74,6 @@ class Stop:
         self.signal: int | None = None
         self.to_the_end = False  # listen on after the run: a launcher's SIGTERM is not to cut off a last message
 
-    @property
-    def status(self) -> int:
-        """The exit status for the signal that came: 130 for SIGINT, 143 for SIGTERM."""
-        return 128 + (self.signal or 0)
-
     @contextlib.contextmanager
     def listening(self) -> Iterator[None]:
         if threading.current_thread() is not threading.main_thread():  # the others are not sent any

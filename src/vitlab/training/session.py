@@ -2,9 +2,7 @@
 
 import contextlib
 import dataclasses
-import errno
 import functools
-import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -51,8 +49,11 @@ from vitlab.weights.load import load, save
 ONE_THREAD = 1_000_000
 ARCHITECTURE = "architecture.json"  # a run's file: its model but for the weights, which checkpoints hold
 LOOK_AT = 100  # images of each part that are decoded before a run starts, to say whether some cannot be
-# where and how a run is computed, which may change when it is resumed; the data are known by their fingerprint
+# where and how a run is computed, which may change when it is resumed; data and teacher are known by fingerprints
 HOW = frozenset({"spread", "compile", "data.source", "data.workers", "data.resident", "data.max_unreadable", "tracker"})
+HOW |= {"teacher.source"}
+FILES = ("checkpoints", "model", "metrics.jsonl", "recipe.json", "environment.json", "data.json", "report.html")
+OWN = (*FILES, ARCHITECTURE)  # what a run writes into its folder
 # what gloo's and NCCL's errors say when the other end is gone
 LOST_PEER = ("Connection closed by peer", "Connection reset by peer", "Broken pipe", "NCCL")
 
@@ -69,10 +70,22 @@ class Outcome:
 
 
 def train(recipe: Recipe, folder: Path, *, device: str | None = None, show: bool = True) -> Outcome:
-    """A new run in a folder that holds none yet."""
+    """A new run in a folder that holds none yet, nor what a run would write over."""
     if (folder / "recipe.json").exists():
         raise RunError(f"{folder} holds a run already: go on with it ({resuming(folder)}), or choose another folder.")
+    if taken := [name for name in OWN if _is_taken(folder / name)]:
+        raise RunError(
+            f"{folder} holds {taken[0]}, which is no run's and would be written over: choose another folder."
+        )
     return _run(recipe, folder, device=device, show=show)
+
+
+def _is_taken(path: Path) -> bool:
+    """Whether there is something that is not of a run that ended before it began."""
+    if path.name == "environment.json" and path.is_file():
+        with contextlib.suppress(Error):
+            return "recipe" not in read_json(path)
+    return path.exists() and (any(path.iterdir()) if path.is_dir() else path.stat().st_size > 0)
 
 
 def resume(folder: Path, *, recipe: Recipe | None = None, device: str | None = None, show: bool = True) -> Outcome:
@@ -83,7 +96,9 @@ def resume(folder: Path, *, recipe: Recipe | None = None, device: str | None = N
         first = to_dict(from_dict(Recipe, started, where=str(path)))
     else:
         first = to_dict(recipe_of(folder))
-    if changed := differences(first, to_dict(chosen), free=HOW):
+    taught = [recipe["teacher"]["source"] is not None for recipe in (first, to_dict(chosen))]
+    free = HOW if taught[0] == taught[1] else HOW - {"teacher.source"}
+    if changed := differences(first, to_dict(chosen), free=free):
         raise RunError(f"The recipe is not the one that {folder} was started with: {'; '.join(changed)}.")
     return _run(chosen, folder, device=device, show=show)
 
@@ -99,7 +114,7 @@ def _run(recipe: Recipe, folder: Path, *, device: str | None, show: bool) -> Out
         world = stack.enter_context(join(device))
         if world.first:
             stack.enter_context(locked(folder))
-            clear_up(folder)
+            clear_up(folder, OWN)
         stack.enter_context(stop.listening())
         if world.size > 1:
             torch.distributed.barrier()
@@ -107,7 +122,7 @@ def _run(recipe: Recipe, folder: Path, *, device: str | None, show: bool) -> Out
         try:
             return _train(recipe, folder, dataset, world, stop, show=show and world.first, stack=stack)
         except (OSError, SafetensorError) as error:
-            if os.strerror(errno.ENOSPC) not in str(error):
+            if not checkpoints.is_full(error):
                 raise
             kept = checkpoints.last_good(folder / "checkpoints")
             raise checkpoints.DiskFullError(
@@ -182,8 +197,8 @@ def _train(
     for line in describe(dataset, look=LOOK_AT if show else 0).lines():
         view.say(line)
 
-    kept, known = checkpoints.complete(folder / "checkpoints"), folder / ARCHITECTURE
-    if kept and known.exists():
+    kept, known = checkpoints.newest(folder / "checkpoints"), folder / ARCHITECTURE
+    if kept is not None and known.exists():
         model = prepare.rebuild_model(recipe, dataset, read_json(known), known)
     else:
         model = prepare.build_model(recipe, dataset)
@@ -207,8 +222,10 @@ def _train(
     optimisers = build(model, objective.param_groups(), recipe.optimiser, on_device=alone_on_gpu)
     average = None if recipe.optimiser.average is None else Average(model, recipe.optimiser.average)
     state = State(model, objective, optimisers, average)
-    if kept:
-        checkpoints.read(kept[-1][1], state)
+    if kept is not None:
+        checkpoints.read(kept, state)
+        if world.first:
+            checkpoints.prune(folder / "checkpoints", state.progress.best_step)
         view.say(f"Going on from step {state.progress.step}.")
     if recipe.compile:
         torch._dynamo.reset()  # an earlier run's sizes in this process would make this one's variable

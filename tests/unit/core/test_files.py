@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from vitlab.core.errors import Error
-from vitlab.core.files import atomic_file, atomic_folder
+from vitlab.core.files import atomic_file, atomic_folder, clear_up
 
 
 def everything(folder: Path) -> dict[str, str | None]:
@@ -118,3 +118,14 @@ def test_what_cannot_be_written_is_one_sentence(tmp_path: Path) -> None:
     with pytest.raises(Error, match=r"^Cannot write .*: File name too long\.$"), atomic_folder(tmp_path / ("n" * 250)):
         pass
     assert everything(tmp_path) == {"file": "x", "folder": None}
+
+
+def test_what_a_killed_write_left_is_cleared_up_and_nothing_else(tmp_path: Path) -> None:
+    theirs = [".ssh.old", ".bashrc.old", ".notes.partial.txt", ".backup.20240101.old", ".model.old", ".a.json.partial"]
+    for name in (*theirs, ".a.json.ab12_xyz.partial.json", ".model.ab12_xyz.partial/x", ".model.cd34_xyz.old/kept"):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text("")
+    clear_up(tmp_path, ["a.json", "model"])
+    assert sorted(path.name for path in tmp_path.iterdir()) == sorted([*theirs, "model"])
+    assert (tmp_path / "model" / "kept").exists()
+    clear_up(tmp_path / "nowhere", ["model"])

@@ -310,3 +310,24 @@ def test_heavy_packages_are_imported_when_needed() -> None:
             names = [alias.name for alias in statement.names] if isinstance(statement, ast.Import) else []
             names += [statement.module or ""] if isinstance(statement, ast.ImportFrom) else []
             assert not {name.partition(".")[0] for name in names} & {"scipy", "sklearn", "datasets", "webdataset"}, file
+
+
+def test_names_whose_bytes_are_no_text(home: Path) -> None:
+    data = photos(home / "photos", a=2, b=2)
+    os.rename(data / "b", os.fsencode(data) + b"/\xff\xfe")  # noqa: PTH104
+    with pytest.raises(DataError, match=r"The class b'\\xff\\xfe' is not UTF-8: rename it"):
+        open_data(data)
+    with pytest.raises(DataError, match="The path b'.*' is not UTF-8"):
+        open_data(os.fsdecode(os.fsencode(home) + b"/\xff"))
+
+
+def test_blank_labels_and_names_that_are_there_twice(home: Path) -> None:
+    np.savez(home / "a.npz", images=np.zeros((3, 4, 4), np.uint8), labels=["a", " ", "b"])
+    with pytest.raises(DataError, match="blank label"):
+        open_data(home / "a.npz")
+    np.save(home / "x.npy", np.zeros((3, 4, 4), np.uint8))
+    np.save(home / "y.npy", np.array([0, 1, 2]))
+    np.savez(home / "b.npz", images=np.zeros((3, 4, 4), np.uint8), labels=[0, 1, 2])
+    (home / "classes.txt").write_text("cat\ndog\ncat\n")
+    with pytest.raises(DataError, match="has a class twice: cat"):
+        open_data(home / "b.npz")

@@ -230,10 +230,10 @@ def test_values_out_of_range_are_told_when_read(tmp_path: Path) -> None:
 
 
 def test_fingerprints(tmp_path: Path) -> None:
-    x, y = pixels(10, 4, 4), np.arange(10) % 2
+    x, y = pixels(200, 4, 4), np.arange(200) % 2
     found = set()
     changed = x.copy()
-    changed[0, 0, 0] ^= 1
+    changed[77, 0, 0] ^= 1
     for pictures, labels in ((x, y), (changed, y), (x, 1 - y), (x[:9], y[:9])):
         np.savez(tmp_path / "a.npz", images=pictures, labels=labels)
         found.add(open_data(tmp_path / "a.npz").fingerprint)

@@ -250,7 +250,7 @@ def test_missing_and_damaged_files(tmp_path: Path) -> None:
     with pytest.raises(DataError, match="holds data; expected were data and labels"):
         open_data(root)
     (root / "data_batch_3").write_bytes(python2({"data": rows(3)[0], "labels": [1, -1, 2]}))
-    with pytest.raises(DataError, match="labels below 0"):
+    with pytest.raises(DataError, match="not a list of whole numbers from 0 to 255"):
         open_data(root)
 
     binary = tmp_path / "cifar-10-batches-bin"
@@ -266,3 +266,24 @@ def test_only_the_test_part(tmp_path: Path) -> None:
     for i in range(1, 6):
         (root / f"data_batch_{i}").unlink()
     assert list(open_data(root).splits) == ["test"]
+
+
+@pytest.mark.parametrize(
+    "labels", [["cat"] * 4, 5, [[0], [1], [2], [3]], [0, 1, 2, None], [0, 1, 2, 2**30], [0, 1, 2, -1], [0, 1, 2, 1.7]]
+)
+def test_labels_that_are_no_list_of_class_numbers(tmp_path: Path, labels: object) -> None:
+    root = tmp_path / "cifar-10-batches-py"
+    write_cifar10(root)
+    values = {"data": RANDOM.integers(0, 256, (4, 3072), np.uint8), "labels": labels}
+    (root / "test_batch").write_bytes(pickle.dumps(values, protocol=2))
+    with pytest.raises(DataError, match="test_batch is damaged: its labels are not"):
+        open_data(root)
+
+
+@pytest.mark.parametrize("names", [5, [1, 2], "abc"])
+def test_names_that_are_no_list_of_names(tmp_path: Path, names: object) -> None:
+    root = tmp_path / "cifar-10-batches-py"
+    write_cifar10(root)
+    (root / "batches.meta").write_bytes(pickle.dumps({"label_names": names}, protocol=2))
+    with pytest.raises(DataError, match=r"batches\.meta is damaged"):
+        open_data(root)

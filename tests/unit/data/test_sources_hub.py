@@ -180,7 +180,51 @@ def test_bad_sets(tmp_path: Path, package: Any) -> None:
 
 def test_without_the_package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "datasets", None)
-    (tmp_path / "dataset_dict.json").write_text("{}")
+    (tmp_path / "train").mkdir()
+    for name in ("dataset_dict.json", "train/state.json"):
+        (tmp_path / name).write_text("{}")
     for data in (tmp_path, "hf-datasets:owner/name"):
         with pytest.raises(MissingDependencyError, match=r"pip install 'vitlab\[hub\]'"):
             open_data(data)
+
+
+def test_splits_that_number_their_classes_differently(tmp_path: Path, package: Any) -> None:
+    def encoded(labels: list[str]) -> Any:
+        values = {"image": [{"bytes": png(i), "path": None} for i in range(len(labels))], "label": labels}
+        return package.Dataset.from_dict(values).class_encode_column("label")
+
+    sets = {"train": encoded(["ant", "bee", "cat"] * 2), "test": encoded(["bee", "cat", "bee"])}
+    package.DatasetDict(sets).save_to_disk(str(tmp_path / "saved"))
+    dataset = open_data(tmp_path / "saved", val_fraction=0)
+    assert dataset.classes == ("ant", "bee", "cat")
+    assert dataset.splits["test"].labels.tolist() == [1, 2, 1]
+    assert any("matched by name" in note for note in dataset.notes)
+
+
+def test_a_part_of_a_split_is_the_data(tmp_path: Path, package: Any) -> None:
+    table(package, 12).to_parquet(str(tmp_path / "all.parquet"))
+    for name in ("train[:50%]", "train"):
+        rows = package.load_dataset("parquet", data_files=str(tmp_path / "all.parquet"), split=name)
+        rows.save_to_disk(str(tmp_path / "saved" / str(len(rows))))
+        assert len(open_data(tmp_path / "saved" / str(len(rows)), val_fraction=0).splits["train"]) == len(rows)
+
+
+def test_parquet_files_say_their_split_anywhere_in_their_names(tmp_path: Path, package: Any) -> None:
+    for name, num in (("pets_train_0", 6), ("pets_train_1", 3), ("pets-TEST", 3), ("2024_validation", 4)):
+        table(package, num).to_parquet(str(tmp_path / f"{name}.parquet"))
+    found = {split: len(part) for split, part in open_data(tmp_path).splits.items()}
+    assert found == {"train": 9, "val": 4, "test": 3}
+
+
+def test_a_file_of_such_a_name_beside_images(tmp_path: Path) -> None:
+    for name in ("a", "b"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "0.png").write_bytes(png(0))
+    for name in ("state.json", "dataset_dict.json"):
+        (tmp_path / name).write_text("{}")
+    assert open_data(tmp_path, val_fraction=0).classes == ("a", "b")
+
+
+def test_lists_of_lists_are_no_labels(tmp_path: Path, package: Any) -> None:
+    with pytest.raises(DataError, match="must hold numbers or texts"):
+        open_data(saved(package, tmp_path, [[package.Value("int64")]], [[[0], [1]], [[1]]]))

@@ -145,3 +145,28 @@ def test_class_folders_at_the_root(tmp_path: Path) -> None:
     dataset = open_data(tmp_path, val_fraction=0)
     assert dataset.classes == WNIDS
     assert any(note.startswith("3 files that are not images were left out: n01440764.tar") for note in dataset.notes)
+
+
+def test_what_is_beside_the_class_folders_is_said(tmp_path: Path) -> None:
+    write_train(tmp_path)
+    wnid = next(path.name for path in (tmp_path / "train").iterdir())
+    for name in (f"val/{wnid}/0.jpg", "val/dog/0.jpg", "val/1.jpg", "val/2.jpg", "train/3.jpg"):
+        picture(tmp_path / name)
+    dataset = open_data(tmp_path)
+    assert len(dataset.splits["val"]) == 1
+    notes = " ".join(dataset.notes)
+    assert "dog is no WordNet id, and was left out" in notes
+    assert f"2 images outside of the class folders of {tmp_path / 'val'} left out" in notes
+    assert f"1 image outside of the class folders of {tmp_path / 'train'} left out" in notes
+    picture(tmp_path / "validation" / wnid / "0.jpg")
+    with pytest.raises(DataError, match="both val and validation"):
+        open_data(tmp_path)
+
+
+@pytest.mark.parametrize("content", ["ImageId,PredictionString\n".encode("utf-16"), b"a," + b"x" * 200_000])
+def test_a_damaged_table_of_labels(tmp_path: Path, content: bytes) -> None:
+    write_train(tmp_path)
+    write_flat(tmp_path)
+    (tmp_path / "LOC_val_solution.csv").write_bytes(content)
+    with pytest.raises(DataError, match="is damaged"):
+        open_data(tmp_path)

@@ -270,3 +270,20 @@ def test_a_tar_that_changed(tmp_path: Path) -> None:
 )
 def test_braces(pattern: str, names: list[str]) -> None:
     assert expand(pattern) == names
+
+
+def test_two_folders_for_one_split_and_braces_without_files(tmp_path: Path) -> None:
+    for name in ("train", "training"):
+        (tmp_path / name).mkdir()
+        write(tmp_path / name / "0.tar", samples(0, 3))
+    with pytest.raises(DataError, match="both train and training"):
+        open_data(tmp_path)
+    for pattern, number in (("{5..2}", "0"), ("{0..99999999}", "100,000,000")):
+        with pytest.raises(DataError, match=f"stands for {number} files"):
+            open_data(f"{tmp_path}/{pattern}.tar")
+
+
+def test_deep_json_is_no_label(tmp_path: Path) -> None:
+    write(tmp_path / "a.tar", [("0.png", png()), ("0.json", b"[" * 100_000)])
+    with pytest.raises(DataError, match="has no label"):
+        open_data(tmp_path / "a.tar")

@@ -240,3 +240,26 @@ def test_nonsense_is_refused() -> None:
     frozen = create("vit-digits").requires_grad_(False)
     with pytest.raises(ConfigError, match="No parameter is left"):
         build(frozen, [], Optimiser())
+
+
+def test_kernels_of_every_kind_decay() -> None:
+    class Odd(nn.Module):
+        num_layers = 0
+
+        def __init__(self) -> None:
+            super().__init__()
+            self.lstm, self.conv, self.norm = nn.LSTM(4, 4), nn.Conv3d(2, 2, 1), nn.BatchNorm3d(2)
+
+        def layer_of(self, name: str) -> int:
+            del name
+            return 1
+
+    found = kinds(Odd(), Optimiser())  # pyright: ignore[reportArgumentType]
+    assert {name for name, kind in found.items() if kind.decays} == {
+        "lstm.weight_ih_l0",
+        "lstm.weight_hh_l0",
+        "conv.weight",
+    }
+    model = create("timm:tf_efficientnet_cc_b0_4e", num_classes=3)
+    kernel = next(name for name, p in model.named_parameters() if ".conv_pw.weight" in name and p.ndim == 2)
+    assert kinds(model, Optimiser())[kernel].decays

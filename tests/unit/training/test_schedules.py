@@ -115,3 +115,12 @@ def test_parts_longer_than_the_whole_are_refused() -> None:
         resolve(Schedule(total="10 steps", warmup="11 steps"), PACE)
     with pytest.raises(ConfigError, match="no steps"):
         resolve(Schedule(total="0 epochs"), PACE)
+
+
+def test_a_duration_is_one_step_at_least_and_steps_are_whole() -> None:
+    pace = Pace(10, 100)
+    assert [steps(text, pace, total=40) for text in ("1%", "0%", "10%", "0.01 epochs", "1 image")] == [1, 0, 4, 1, 1]
+    assert steps("1.5k steps", pace) == 1500
+    for text in ("0.05", "0.4 steps"):
+        with pytest.raises(ConfigError, match="no part of a step; of the whole, write '5%'"):
+            steps(text, pace, total=40)

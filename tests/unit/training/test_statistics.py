@@ -73,3 +73,20 @@ def test_a_batch_is_counted_once_also_with_a_second_pass() -> None:
     assert step(0, 0.1)
     for name, value in running(state.model).items():
         assert torch.equal(value, running(first.model)[name]), name
+
+
+def test_timms_checkpointing_counts_every_batch_once() -> None:
+    images, found = torch.randn(4, 3, 32, 32), []
+    for again in (False, True):
+        torch.manual_seed(0)
+        model = create("timm:test_resnet", num_classes=3, image_size=32, checkpoint_blocks=again).train()
+        for _ in range(2):
+            model(images).square().sum().backward()
+        found.append((running(model), [p.grad for p in model.parameters()]))
+    assert {value.item() for name, value in found[1][0].items() if name.endswith("tracked")} == {2}
+    for name, value in found[0][0].items():
+        assert torch.equal(found[1][0][name], value), name
+    for one, other in zip(found[0][1], found[1][1], strict=True):
+        assert one is not None
+        assert other is not None
+        torch.testing.assert_close(one, other)

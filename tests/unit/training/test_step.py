@@ -1,6 +1,8 @@
 """One step: accumulation, clipping, skipping, SAM, and checkpoints that go on to the bit."""
 
+import errno
 import json
+import os
 from pathlib import Path
 from typing import Any
 
@@ -245,3 +247,50 @@ def test_an_objectives_groups_may_have_their_own_rate_and_decay() -> None:
     [optimiser] = build(create("vit-digits", depth=1), Headed().param_groups(), spec)
     weight, bias = optimiser.param_groups[-2:]
     assert (weight["weight_decay"], bias["weight_decay"], weight["rate"]) == (0.05, 0.0, 1.0)
+
+
+def test_a_damaged_checkpoint_says_what_to_go_on_from(tmp_path: Path) -> None:
+    state, _ = make()
+    state.progress.best_step = 1
+    for step in (1, 2):
+        state.progress.step = step
+        path = checkpoints.write(tmp_path, state)
+    next(path.glob("*.distcp")).write_bytes(b"")
+    with pytest.raises(CheckpointError, match=r"Move it away to go on from .*step-000000001\."):
+        checkpoints.read(path, state)
+    (path / ".metadata").unlink()
+    assert [step for step, _ in checkpoints.complete(tmp_path)] == [1]  # a step is valid only when complete
+    with pytest.raises(CheckpointError, match=r"\.metadata is missing.*go on from .*step-000000001"):
+        checkpoints.newest(tmp_path)
+
+
+def test_what_a_kill_left_of_older_checkpoints_goes(tmp_path: Path) -> None:
+    state, _ = make()
+    state.progress.step = 9
+    checkpoints.write(tmp_path, state)
+    for name in ("step-000000003", "step-000000006", ".step-000000008.partial"):
+        (tmp_path / name).mkdir()
+    (tmp_path / "step-000000003" / "progress.json").write_text("{}")
+    checkpoints.prune(tmp_path, None)
+    assert [path.name for path in tmp_path.iterdir()] == ["step-000000009"]
+
+
+def test_a_second_interrupt_while_a_checkpoint_is_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    state, _ = make()
+
+    def failing(cause: BaseException) -> None:
+        def save(*_: object, **__: object) -> None:
+            raise checkpoints.dcp.CheckpointException("failed", {0: (cause, None)})  # pyright: ignore[reportArgumentType]
+
+        monkeypatch.setattr(checkpoints.dcp, "save", save)
+
+    failing(KeyboardInterrupt())
+    with pytest.raises(KeyboardInterrupt):
+        checkpoints.write(tmp_path, state)
+    failing(OSError(errno.EACCES, os.strerror(errno.EACCES)))
+    with pytest.raises(checkpoints.DiskFullError, match="mend that and resume"):
+        checkpoints.write(tmp_path, state)
+    failing(OSError(errno.EDQUOT, os.strerror(errno.EDQUOT)))
+    with pytest.raises(checkpoints.DiskFullError, match="make room and resume"):
+        checkpoints.write(tmp_path, state)
+    assert not list(tmp_path.iterdir())

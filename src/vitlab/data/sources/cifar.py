@@ -50,8 +50,6 @@ class Layout:
             labels = np.concatenate([labels for _, labels in read]).astype(np.int64)
             parts[split] = Pixels(np.ascontiguousarray(values), f"{path} ({split})"), labels
         classes = self._classes(path, binary)
-        if min(int(labels.min(initial=0)) for _, labels in parts.values()) < 0:
-            raise DataError(f"{path} is damaged: it has labels below 0.")
         most = max(int(labels.max(initial=0)) for _, labels in parts.values())
         if classes is None or most >= len(classes):
             notes.append("The file with the class names is missing or short: classes are called by their numbers.")
@@ -72,7 +70,9 @@ class Layout:
         pixels, labels = content.get("data"), content.get(self.labels)
         if not isinstance(pixels, np.ndarray) or labels is None:
             raise DataError(f"{file} holds {', '.join(content)}; expected were data and {self.labels}.")
-        labels = np.asarray(labels, np.int64)
+        if not isinstance(labels, list | np.ndarray) or not all(_is_label(label) for label in labels):
+            raise DataError(f"{file} is damaged: its {self.labels} are not a list of whole numbers from 0 to 255.")
+        labels = np.array(labels, np.int64)
         if pixels.dtype != np.uint8 or pixels.shape != (len(labels), PIXELS):
             raise DataError(f"{file} is damaged: {list(pixels.shape)} pixels for {len(labels)} labels.")
         return pixels, labels
@@ -91,7 +91,13 @@ class Layout:
         if not (path / self.meta).is_file():
             return None
         names = read_pickle(path / self.meta).get(self.names, [])
-        return [name.decode() if isinstance(name, bytes) else str(name) for name in names]
+        if not isinstance(names, list) or not all(isinstance(name, str | bytes) for name in names):
+            raise DataError(f"{path / self.meta} is damaged: its {self.names} are not a list of names.")
+        return [name.decode(errors="replace") if isinstance(name, bytes) else name for name in names]
+
+
+def _is_label(value: object) -> bool:
+    return isinstance(value, int | np.integer) and 0 <= int(value) < 256
 
 
 PAGE = "https://www.cs.toronto.edu/~kriz/cifar.html"

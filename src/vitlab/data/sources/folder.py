@@ -12,7 +12,7 @@ import numpy as np
 from vitlab.core.errors import DataError
 from vitlab.data.contract import DataSet
 from vitlab.data.sources.files import Files, Listing, is_image, list_folders, list_images, list_many
-from vitlab.data.sources.source import SPLIT_WORDS, SPLITS, Source, make
+from vitlab.data.sources.source import SPLIT_WORDS, SPLITS, Source, make, one_each
 from vitlab.data.sources.wording import few, natural
 
 
@@ -112,13 +112,7 @@ def split_folders(root: Path, folders: Iterable[str]) -> dict[str, str]:
     They are splits when one of them holds folders, or when there are no others.
     """
     names = list(folders)
-    found: dict[str, str] = {}
-    for name in names:
-        split = SPLIT_WORDS.get(name.lower())
-        if split in found:
-            raise DataError(f"{root} holds both {found[split]} and {name}: keep one of them.")
-        if split is not None:
-            found[split] = name
+    found = one_each(root, names)
     if len(found) == len(names) or any(list_folders(root / name) for name in found.values()):
         return {split: found[split] for split in SPLITS if split in found}
     return {}

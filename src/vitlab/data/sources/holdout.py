@@ -32,7 +32,8 @@ def hold_out(dataset: DataSet, fraction: float, seed: int = 0, into: str = "val"
         return dataclasses.replace(dataset, notes=(*dataset.notes, note))
     splits = {"train": train.take(kept), into: train.take(taken)}
     splits |= {name: split for name, split in dataset.splits.items() if name != "train"}
-    note = f"{into} is {fraction * 100:g}% of train, held out by a hash of each image's name (seed {seed})."
+    part = f"{into} is {len(taken):,} of the {len(train):,} images of train ({fraction * 100:g}% wanted)"
+    note = f"{part}, held out by a hash of each image's name (seed {seed})."
     return dataclasses.replace(
         dataset,
         splits={name: splits[name] for name in ("train", "val", "test") if name in splits},

@@ -12,7 +12,7 @@ import numpy as np
 from vitlab.core.errors import DataError, ImageError, MissingDependencyError
 from vitlab.data.contract import Array, DataSet
 from vitlab.data.sources.labels import Labels, from_columns, from_numbers, from_texts
-from vitlab.data.sources.source import SPLIT_WORDS, Digest, Source, make
+from vitlab.data.sources.source import SPLIT_WORDS, Digest, Source, make, split_named
 from vitlab.data.sources.wording import few
 
 PREFIX = "hf-datasets:"
@@ -66,7 +66,9 @@ def recognises(path: Path) -> bool:
 
 def is_saved(path: Path) -> bool:
     """Whether it is a folder of `save_to_disk`."""
-    return (path / "dataset_dict.json").is_file() or (path / "state.json").is_file()
+    if (path / "dataset_dict.json").is_file():
+        return any(path.glob("*/state.json"))  # alone, beside images say, a file of such a name tells nothing
+    return (path / "state.json").is_file() and any(path.glob("*.arrow"))
 
 
 def read(path: Path) -> DataSet:
@@ -102,17 +104,16 @@ def _package(what: str) -> ModuleType:
 
 
 def _parquet(path: Path) -> dict[str, list[str]]:
-    """The parquet files of each split, by the word that their names begin with."""
+    """The parquet files of each split, by a word in their names, or all for train."""
     files = [path] if path.is_file() else sorted([*path.glob("*.parquet"), *path.glob("data/*.parquet")])
     found: dict[str, list[str]] = {}
     for file in files:
-        split = SPLIT_WORDS.get(file.stem.partition("-")[0].lower(), "train")
-        found.setdefault(split, []).append(str(file))
+        found.setdefault(split_named(file.stem), []).append(str(file))
     return found
 
 
 def _understand(loaded: Any, name: str, where: str) -> DataSet:
-    tables: dict[str, Any] = dict(loaded) if isinstance(loaded, Mapping) else {str(loaded.split or "train"): loaded}
+    tables: dict[str, Any] = dict(loaded) if isinstance(loaded, Mapping) else {split_named(str(loaded.split)): loaded}
     notes: list[str] = []
     splits: dict[str, Any] = {}
     for word, rows in tables.items():
@@ -136,7 +137,13 @@ def _understand(loaded: Any, name: str, where: str) -> DataSet:
         del texts[split], splits[split]
     if not splits:
         raise DataError(f"{where} has no labels.")
-    labels = _labels(texts, features[label], where)
+    known = {split: _names(rows.features[label]) for split, rows in splits.items()}
+    if any(names != next(iter(known.values())) for names in known.values()):
+        texts = {split: [_named(value, known[split], where) for value in values] for split, values in texts.items()}
+        notes.append("The splits number their classes differently: they are matched by name.")
+        labels = _labels(texts, None, where)
+    else:
+        labels = _labels(texts, next(iter(known.values())), where)
     parts = {}
     for split, rows in splits.items():
         # encoded, for the loader decodes
@@ -176,13 +183,28 @@ def _class_label(feature: Any) -> Any:
     return inner if type(inner).__name__ == "ClassLabel" else None
 
 
+def _names(feature: Any) -> list[str] | None:
+    """The names of the classes that a column's numbers are places among."""
+    known = _class_label(feature)
+    return None if known is None else list(known.names)
+
+
+def _named(value: Any, names: list[str] | None, where: str) -> Any:
+    """A label, or a list of them, by name."""
+    if isinstance(value, list):
+        return [_named(item, names, where) for item in value]
+    if names is None or isinstance(value, str):
+        return value
+    if not _is_number(value, names):
+        raise DataError(f"{where}: the label {value} is not among the {len(names)} classes, which count from 0.")
+    return names[int(value)]
+
+
 def _unlabelled(values: list[Any]) -> bool:
     return all(value is None or value == -1 for value in values)
 
 
-def _labels(splits: Mapping[str, list[Any]], feature: Any, where: str) -> Labels:
-    known = _class_label(feature)
-    names: list[str] | None = list(known.names) if known is not None else None
+def _labels(splits: Mapping[str, list[Any]], names: list[str] | None, where: str) -> Labels:
     values = [value for found in splits.values() for value in found]
     if any(value is None for value in values):
         raise DataError(f"{where}: some images have no label.")
@@ -200,6 +222,9 @@ def _labels(splits: Mapping[str, list[Any]], feature: Any, where: str) -> Labels
 def _from_lists(splits: Mapping[str, list[list[Any]]], names: list[str] | None, where: str) -> Labels:
     """Several labels an image: class numbers or names, or a 0 or 1 for each class."""
     rows = [row for found in splits.values() for row in found]
+    odd = [str(value) for row in rows for value in row if not isinstance(value, int | float | str)]
+    if odd:
+        raise DataError(f"{where}: lists of labels must hold numbers or texts; found {few(odd)}.")
     distinct = {value for row in rows for value in row}
     if names is None and {len(row) for row in rows} == {len(rows[0])} != {1} and distinct <= {0, 1}:
         # class numbers would be the same two for every image

@@ -12,7 +12,7 @@ from vitlab.data.sources.files import Listing, list_folders, list_images
 from vitlab.data.sources.folder import ClassFolders, assemble, list_classes
 from vitlab.data.sources.labels import read_lines
 from vitlab.data.sources.matlab import read_mat
-from vitlab.data.sources.source import SPLIT_WORDS, Published
+from vitlab.data.sources.source import SPLITS, Published, one_each
 from vitlab.data.sources.wording import few
 
 WNID = re.compile(r"n[0-9]{8}")
@@ -26,6 +26,7 @@ LISTS = (
     "val_map.txt",
     "ILSVRC2012_val.txt",
 )  # lines of a file and a WordNet id or number
+REPORTED_ON_VAL = ("imagenet", "tiny-imagenet")  # their test labels are not public
 SPLITS_21K = {"train": "imagenet21k_train", "val": "imagenet21k_val"}  # of ImageNet-21K-P
 
 
@@ -40,17 +41,15 @@ def read_imagenet(path: Path) -> DataSet:
     parts: dict[str, ClassFolders] = {}
     notes: list[str] = []
     wnids: list[str] = []
-    for folder in list_folders(base):
-        if SPLIT_WORDS.get(folder.lower()) == "train":
-            wnids = [name for name in list_folders(base / folder) if WNID.fullmatch(name)]
-            parts["train"] = list_classes(base, folder, wnids)
-    for folder in list_folders(base):
-        split = SPLIT_WORDS.get(folder.lower())
+    folders = one_each(base, list_folders(base))
+    for split in [name for name in SPLITS if name in folders]:
+        folder = folders[split]
         classes = [name for name in list_folders(base / folder) if WNID.fullmatch(name)]
-        if split is None or split == "train":
-            continue
-        if classes:
+        if split == "train":
+            wnids = classes
+        if classes or split == "train":
             parts[split] = list_classes(base, folder, classes)
+            notes += _beside(base, folder, classes)
         elif split == "val":
             parts[split] = _flat(path, base, folder, wnids)
         else:
@@ -87,6 +86,17 @@ def _has_wnids(folder: Path) -> bool:
 
 def _is_flat_val(folder: Path) -> bool:
     return folder.is_dir() and any(name.startswith("ILSVRC2012_val_") for name in list_images(folder, deep=False).names)
+
+
+def _beside(base: Path, folder: str, classes: list[str]) -> list[str]:
+    """What is in a folder of class folders besides them."""
+    others = [name for name in list_folders(base / folder) if name not in classes and name != "images"]
+    loose = list_images(base, folder, deep=False).names
+    notes = [f"{base / folder}: {few(others)} is no WordNet id, and was left out."] if others else []
+    if loose:
+        what = "image" if len(loose) == 1 else "images"
+        notes.append(f"{len(loose):,} {what} outside of the class folders of {base / folder} left out: {few(loose)}.")
+    return notes
 
 
 def _notes(parts: dict[str, ClassFolders]) -> list[str]:
@@ -138,8 +148,11 @@ def _ground_truth(
 
 def _kaggle(file: Path) -> dict[str, str]:
     """Rows of an image without extension, and 'n03995372 85 1 499 272 ...'."""
-    with file.open(encoding="utf-8", newline="") as stream:
-        rows = [row for row in csv.reader(stream) if len(row) == 2 and row[1].strip()]
+    try:
+        with file.open(encoding="utf-8-sig", newline="") as stream:
+            rows = [row for row in csv.reader(stream) if len(row) == 2 and row[1].strip()]
+    except (UnicodeDecodeError, csv.Error) as error:
+        raise DataError(f"{file} is damaged: {error}.") from error
     return {f"{image}.JPEG": said.split()[0] for image, said in rows if WNID.fullmatch(said.split()[0])}
 
 

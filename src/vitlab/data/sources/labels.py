@@ -40,7 +40,10 @@ def class_names_beside(folder: Path) -> list[str] | None:
     """The names of the classes, one a line, where a file beside the data gives them."""
     for name in CLASS_FILES:
         if (folder / name).is_file():
-            return read_lines(folder / name)
+            names = read_lines(folder / name)
+            if len(set(names)) < len(names):
+                raise DataError(f"{folder / name} has a class twice: {few([n for n in names if names.count(n) > 1])}.")
+            return names
     return None
 
 
@@ -76,6 +79,8 @@ def _whole(values: Array, where: str) -> Array:
 def from_texts(splits: Mapping[str, Sequence[str]]) -> Labels:
     """Class numbers from names: the classes are the distinct names in natural order."""
     classes = sorted({name for names in splits.values() for name in names}, key=natural)
+    if any(not name.strip() for name in classes):
+        raise DataError("Some images have a blank label: write their class, or leave them out.")
     number = {name: i for i, name in enumerate(classes)}
     found = {split: np.fromiter((number[name] for name in names), np.int64) for split, names in splits.items()}
     return Labels(tuple(classes), found)

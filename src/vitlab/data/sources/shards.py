@@ -20,13 +20,14 @@ from vitlab.data.contract import Array, DataSet
 from vitlab.data.decoding import image_extensions
 from vitlab.data.sources.files import Files, list_folders
 from vitlab.data.sources.labels import Labels, class_names_beside, from_numbers, from_texts
-from vitlab.data.sources.source import SPLIT_WORDS, Source, make
+from vitlab.data.sources.source import SPLIT_WORDS, Source, make, one_each, split_named
 from vitlab.data.sources.wording import few, natural
 
 SAMPLE = re.compile(r"((?:.*/|)[^.]+)[.]([^/]*)")  # the webdataset package's rule: a name ends at its first dot
 BRACES = re.compile(r"\{([^{}]*)\}")
 LABEL_KEYS = ("label", "cls", "class", "class_id", "label_name", "class_name")  # in a .json, the first that is there
 END, LOOK = 1024, 1 << 16  # a tar ends in two blocks of zeros, and is filled up to a whole record
+MOST_TARS = 1_000_000
 COMPRESSED = (".tar.gz", ".tgz", ".tar.bz2", ".tar.xz", ".tar.zst")
 
 
@@ -124,7 +125,10 @@ def expand(pattern: str) -> list[str]:
         elif match := re.fullmatch(r"([0-9]+)\.\.([0-9]+)", part):
             first, last = match.groups()
             width = max(len(first), len(last)) if first.startswith("0") or last.startswith("0") else 0
-            options.append([f"{number:0{width}d}" for number in range(int(first), int(last) + 1)])
+            numbers = range(int(first), int(last) + 1)
+            if not 0 < len(numbers) <= MOST_TARS:
+                raise DataError(f"{{{part}}} of {pattern} stands for {max(len(numbers), 0):,} files.")
+            options.append([f"{number:0{width}d}" for number in numbers])
         else:
             options.append(part.split(","))
     return ["".join(parts) for parts in itertools.product(*options)]
@@ -135,8 +139,8 @@ def _splits(path: Path) -> dict[str, list[Path]]:
     if path.is_dir():
         tars = _tars(path)
         if not tars:
-            folders = [name for name in list_folders(path) if name.lower() in SPLIT_WORDS]
-            return {SPLIT_WORDS[name.lower()]: inside for name in folders if (inside := _tars(path / name))}
+            folders = [name for name in list_folders(path) if name.lower() in SPLIT_WORDS and _tars(path / name)]
+            return {split: _tars(path / name) for split, name in one_each(path, folders).items()}
     else:
         tars = [Path(name) for name in expand(str(path))]
     for tar in tars:
@@ -150,8 +154,7 @@ def _splits(path: Path) -> dict[str, list[Path]]:
         raise DataError(f"{path} holds ImageNet's class archives: unpack each into a folder of its own name.")
     found: dict[str, list[Path]] = {}
     for tar in tars:
-        words = [SPLIT_WORDS[word] for word in re.split(r"[^a-z]+", tar.stem.lower()) if word in SPLIT_WORDS]
-        found.setdefault(words[0] if words else "train", []).append(tar)
+        found.setdefault(split_named(tar.stem), []).append(tar)
     return found
 
 
@@ -230,7 +233,7 @@ def _label(kind: str, content: bytes) -> Any:
         if kind == "json":
             said = json.loads(text)
             text = next((said[key] for key in LABEL_KEYS if key in said), None) if isinstance(said, dict) else said
-    except (UnicodeDecodeError, ValueError):
+    except (UnicodeDecodeError, ValueError, RecursionError):
         return None
     if isinstance(text, float) and text.is_integer():
         return int(text)

@@ -1,6 +1,7 @@
 """What a source is, and what it makes of what it read."""
 
 import hashlib
+import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -8,6 +9,7 @@ from typing import Protocol, Self, final
 
 import numpy as np
 
+from vitlab.core.errors import DataError
 from vitlab.data.contract import Array, DataSet, Images, Split
 
 SPLITS = ("train", "val", "test")
@@ -21,6 +23,24 @@ SPLIT_WORDS = {
     "test": "test",
     "testing": "test",
 }
+
+
+def split_named(text: str) -> str:
+    """The split that a word in a name tells, the first that does; train where none does."""
+    words = re.split(r"[^a-z]+", text.lower())
+    return next((SPLIT_WORDS[word] for word in words if word in SPLIT_WORDS), "train")
+
+
+def one_each(root: Path, folders: Iterable[str]) -> dict[str, str]:
+    """{'train': 'training', ...} for the folders that are called as splits are; two for one are refused."""
+    found: dict[str, str] = {}
+    for name in folders:
+        split = SPLIT_WORDS.get(name.lower())
+        if split in found:
+            raise DataError(f"{root} holds both {found[split]} and {name}: keep one of them.")
+        if split is not None:
+            found[split] = name
+    return found
 
 
 class SourceImages(Images, Protocol):
