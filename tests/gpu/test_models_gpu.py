@@ -93,7 +93,7 @@ def test_a_model_uses_it_where_it_can(monkeypatch: pytest.MonkeyPatch):
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32])
 @pytest.mark.parametrize(
     ("width", "rows"),
-    [(24, (5, 40, 8)), (384, (1152, 1536) * 2), (96, (288, 130) * 25)],  # the last: two launches
+    [(24, (5, 40, 8)), (200, (3, 1000)), (384, (1152, 1536) * 2), (96, (288, 130) * 25)],  # the last: two launches
 )
 def test_norms_are_folded_into_all_layers_at_once(width: int, rows: tuple[int, ...], dtype: torch.dtype):
     torch.manual_seed(0)

@@ -466,3 +466,8 @@ def test_the_smallest_of_each_family_is_timms_to_the_bit(name: str, tmp_path: Pa
 def test_the_cost_of_a_name() -> None:
     result = vitlab.evaluate("cost", "timm:efficientnet_b0", count_only=True)
     assert result.cost["parameters"] == 5288548  # timm's table: 5.29M
+
+
+def test_a_second_classifier_is_refused_by_its_name() -> None:
+    with pytest.raises(ConfigError, match="volo_d1_224 has a second classifier for its patches"):
+        vitlab.create("timm:volo_d1_224", num_classes=3)

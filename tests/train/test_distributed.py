@@ -157,3 +157,20 @@ def test_an_objectives_own_head_is_the_same_in_all_processes(exact: Recipe, tmp_
     assert ended.returncode == 0, ended.stderr[-3000:]
     one, other = (torch.load(tmp_path / "run" / f"own{rank}.pt") for rank in (0, 1))
     assert torch.equal(one, other)
+
+
+def test_a_signal_to_one_process_is_the_status_of_both(exact: Recipe, tmp_path: Path) -> None:
+    script, file = tmp_path / "told.py", tmp_path / "given.json"
+    script.write_text(
+        "import os, signal\nfrom vitlab.training.step import Stepper\nmake = Stepper.__call__\n"
+        "def stopped(self, step, rate):\n"
+        "    if step == 3 and self.world.rank == 1: os.kill(os.getpid(), signal.SIGTERM)\n"
+        "    return make(self, step, rate)\n"
+        "Stepper.__call__ = stopped\n"
+        + SCRIPT.replace("    session.train(", "    ended = session.train(")
+        + "os.write(1, f'status {ended.status}\\n'.encode())\n"  # whole: both write to one pipe
+    )
+    file.write_text(json.dumps(to_dict(exact)))
+    run = processes.torchrun(script, tmp_path / "run", file)
+    assert run.returncode == 0, run.stderr[-3000:]
+    assert run.stdout.count("status 143") == 2

@@ -1,10 +1,14 @@
 """Whole runs: what they leave behind, how they go on, and how they refuse."""
 
 import dataclasses
+import errno
 import functools
+import io
 import json
+import os
 import shutil
 import signal
+import types
 from pathlib import Path
 from typing import Any
 
@@ -22,13 +26,15 @@ from vitlab import api
 from vitlab.core.errors import ConfigError, Error
 from vitlab.data.resident import ResidentFeed
 from vitlab.models.contract import Model
-from vitlab.recipes import find_recipe
-from vitlab.training import session
+from vitlab.recipes import find_recipe, transfer
+from vitlab.training import loop, session
 from vitlab.training.checkpoints import DiskFullError
+from vitlab.training.log import JsonLines
 from vitlab.training.loop import DivergedError
 from vitlab.training.prepare import build_model, open_parts
 from vitlab.training.recipe import Recipe
 from vitlab.training.run import RunError, locked
+from vitlab.training.step import Stepper
 
 
 def outcome(folder: Path) -> tuple[dict[str, torch.Tensor], list[dict[str, Any]]]:
@@ -472,3 +478,66 @@ def test_where_results_are_reported_on_val_it_chooses_nothing(tmp_path: Path, mo
     assert len(parts["test"]) == 6
     whole = open_parts(changed(find_recipe("finetune-imagenet"), **{"data.val_fraction": 0.0})).splits
     assert {name: len(part) for name, part in whole.items()} == {"train": 40, "val": 6}
+
+
+@pytest.mark.parametrize("number", [errno.ENOSPC, errno.EDQUOT])
+def test_a_disk_that_fills_between_checkpoints(
+    short: Recipe, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int
+) -> None:
+    class Full(io.StringIO):
+        def flush(self) -> None:
+            raise OSError(number, os.strerror(number))
+
+        def close(self) -> None:  # as a file does that still holds what could not be written
+            self.flush()
+
+    begin = JsonLines.__init__
+
+    def full(self: JsonLines, *args: Any, **kwargs: Any) -> None:
+        begin(self, *args, **kwargs)
+        self._stream.close()
+        self._stream = Full()  # pyright: ignore[reportAttributeAccessIssue]
+
+    monkeypatch.setattr(JsonLines, "__init__", full)
+    with pytest.raises(DiskFullError, match=r"is full: make room and go on .*--resume.* checkpoints there is none"):
+        session.train(short, tmp_path / "run", device="cpu", show=False)
+
+
+def test_one_odd_picture_does_not_decide_the_size(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("a", "b"):
+        (tmp_path / "data" / name).mkdir(parents=True)
+        for i in range(20):
+            size = (8, 8) if (name, i) == ("a", 0) else (50, 40)
+            Image.new("RGB", size).save(tmp_path / "data" / name / f"{i:02d}.png")
+    found: list[tuple[int, int]] = []
+
+    def told(*args: Any, **options: Any) -> None:
+        del args
+        found.append(options["picture"])
+        raise ConfigError("enough")
+
+    monkeypatch.setattr(transfer, "transfer_recipe", told)
+    api.save(api.create("vit-digits"), tmp_path / "model")
+    with pytest.raises(ConfigError, match="enough"):
+        api.finetune(tmp_path / "data", tmp_path / "model", out=tmp_path / "run", val_fraction=0.0)
+    assert found == [(40, 50)]
+
+
+def test_the_time_left_does_not_count_the_compilation(
+    short: Recipe, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    clock = [0.0]
+    make = Stepper.__call__
+
+    def slow_at_first(self: Stepper, step: int, rate: float) -> bool:
+        clock[0] += 1000.0 if step == 0 else 2.0
+        return make(self, step, rate)
+
+    monkeypatch.setattr(Stepper, "__call__", slow_at_first)
+    monkeypatch.setattr(loop, "time", types.SimpleNamespace(monotonic=lambda: clock[0]))
+    session.train(changed(short, log_every="6 steps"), tmp_path / "run", device="cpu")
+    told = next(line for line in capsys.readouterr().err.splitlines() if line.startswith("step 6/24"))
+    assert f"  {short.batch_size // 2} images/s" in told
+    assert told.endswith("0:36 left")  # 18 steps of 2 s
+    first = json.loads((tmp_path / "run" / "metrics.jsonl").read_text().splitlines()[0])
+    assert first["seconds a step"] == pytest.approx(1010 / 6)  # what the run took is kept as it was

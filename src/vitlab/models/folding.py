@@ -17,7 +17,6 @@ from torch.func import functional_call
 from vitlab.core.compiling import TRITON
 
 WIDEST: Final = 512  # measured at 384 (a gain) and 768 (none): docs/log.md
-MULTIPLE: Final = 32  # of which a layer's sizes are: the kernels failed a test at 3 x 200, for a reason not found
 
 Reader: TypeAlias = tuple[nn.LayerNorm, nn.Module, str]  # a norm, and the part that reads it by this linear layer alone
 Weights: TypeAlias = dict[str, Tensor]  # of a part, in the place of its own
@@ -64,7 +63,6 @@ def worth_it(norm: nn.LayerNorm, layer: nn.Linear, z: Tensor) -> bool:
         and TRITON
         and z.is_cuda
         and z.shape[-1] <= WIDEST
-        and all(size % MULTIPLE == 0 for size in layer.weight.shape)
         and norm.training
         and torch.is_grad_enabled()
         and all(type(value) is nn.Parameter and value.requires_grad for value in learnt)  # none is missing or sharded
@@ -113,31 +111,22 @@ def fold_backward(
 
 
 @fold.register_fake
-def _(
-    weights: Sequence[Tensor],
-    biases: Sequence[Tensor],
-    scales: Sequence[Tensor],
-    shifts: Sequence[Tensor],
-    to: torch.dtype,
-) -> list[Tensor]:
-    del scales, shifts
-    return [torch.empty_like(t, dtype=to, memory_format=torch.contiguous_format) for t in (*weights, *biases)]
+def _(weights: Sequence[Tensor], biases: Sequence[Tensor], *others: Any) -> list[Tensor]:
+    return [_like(value, others[-1]) for value in (*weights, *biases)]
 
 
 @fold_backward.register_fake
-def _(
-    by_scaled: Sequence[Tensor],
-    by_moved: Sequence[Tensor],
-    weights: Sequence[Tensor],
-    scales: Sequence[Tensor],
-    shifts: Sequence[Tensor],
-) -> list[Tensor]:
+def _(by_scaled: Sequence[Tensor], by_moved: Sequence[Tensor], weights: Sequence[Tensor], *others: Any) -> list[Tensor]:
     del by_scaled
-    made = (*weights, *by_moved, *scales, *shifts)
-    return [torch.empty_like(t, dtype=weights[0].dtype, memory_format=torch.contiguous_format) for t in made]
+    scales, shifts = others
+    return [_like(value, weights[0].dtype) for value in (*weights, *by_moved, *scales, *shifts)]
 
 
-def _keep(ctx: Any, inputs: tuple[Sequence[Tensor], ...], output: list[Tensor]) -> None:
+def _like(value: Tensor, dtype: torch.dtype) -> Tensor:
+    return torch.empty_like(value, dtype=dtype, memory_format=torch.contiguous_format)
+
+
+def _keep(ctx: Any, inputs: tuple[Any, ...], output: list[Tensor]) -> None:
     del output
     weights, _, scales, shifts, _ = inputs
     ctx.save_for_backward(*weights, *scales, *shifts)

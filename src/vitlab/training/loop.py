@@ -93,10 +93,13 @@ def run(
     if worse_for_long():
         return Ending("early")
     started = since = time.monotonic()
-    logged, spent = progress.step, progress.seconds
+    begun = logged = progress.step
+    spent, warming = progress.seconds, 0.0
     while progress.step < schedule.total:
         step = progress.step
         stepper(step, rate * schedule.factor(step))
+        if step == begun:
+            warming = time.monotonic() - started  # the first step compiles: no measure of the others
         progress.step, progress.images_seen = step + 1, progress.images_seen + images_a_step
         progress.seconds = spent + time.monotonic() - started
         last = progress.step == schedule.total
@@ -105,14 +108,15 @@ def run(
             check()
             values = _means(stepper, world)  # waits for the device
             now = time.monotonic()
-            elapsed, num = max(now - since, 1e-9), progress.step - logged
-            since, logged = now, progress.step
+            elapsed, num = now - since, progress.step - logged
             values["rate"] = rate * schedule.factor(step)
             values["skipped"] = float(progress.skipped)
-            timing = {"seconds a step": elapsed / num, "images a second": num * images_a_step / elapsed}
             for sink in sinks:
-                sink.write(progress.step, values | timing)
-            view.update(progress.step, values | timing)
+                sink.write(progress.step, values | _pace(elapsed, num, images_a_step))
+            if logged == begun and num > 1:
+                elapsed, num = elapsed - warming, num - 1
+            view.update(progress.step, values | _pace(elapsed, num, images_a_step))
+            since, logged = now, progress.step
         if progress.skipped_in_a_row >= max_skipped:
             raise _diverged(folder, stepper, progress.step, progress.skipped_in_a_row)
         number, best = largest_of(world, stop.signal or 0), False  # a signal may have come to one process only
@@ -148,6 +152,11 @@ def _now(world: World) -> float:
 
 def _due(step: int, interval: int, last: bool) -> bool:
     return last or (interval > 0 and step % interval == 0)
+
+
+def _pace(seconds: float, steps: int, images_a_step: int) -> dict[str, float]:
+    seconds = max(seconds, 1e-9)
+    return {"seconds a step": seconds / steps, "images a second": steps * images_a_step / seconds}
 
 
 def _means(stepper: Stepper, world: World) -> dict[str, float]:

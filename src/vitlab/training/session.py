@@ -50,8 +50,10 @@ ONE_THREAD = 1_000_000
 ARCHITECTURE = "architecture.json"  # a run's file: its model but for the weights, which checkpoints hold
 LOOK_AT = 100  # images of each part that are decoded before a run starts, to say whether some cannot be
 # where and how a run is computed, which may change when it is resumed; data and teacher are known by fingerprints
-HOW = frozenset({"spread", "compile", "data.source", "data.workers", "data.resident", "data.max_unreadable", "tracker"})
-HOW |= {"teacher.source"}
+HOW = frozenset(
+    {"spread", "compile", "tracker", "teacher.source"}
+    | {f"data.{name}" for name in ("source", "workers", "resident", "max_unreadable")}
+)
 FILES = ("checkpoints", "model", "metrics.jsonl", "recipe.json", "environment.json", "data.json", "report.html")
 OWN = (*FILES, ARCHITECTURE)  # what a run writes into its folder
 # what gloo's and NCCL's errors say when the other end is gone

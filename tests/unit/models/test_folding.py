@@ -72,3 +72,19 @@ def test_it_is_a_well_behaved_operator() -> None:
     biases = [torch.randn(n, requires_grad=True) for n in (5, 3)]
     scales, shifts = ([torch.randn(4, requires_grad=True) for _ in range(2)] for _ in range(2))
     torch.library.opcheck(folding.fold, (weights, biases, scales, shifts, torch.bfloat16))
+
+
+def test_its_gradients_are_those_by_differences() -> None:
+    """With the shape checks on, which look at some of a tuple only: the operator is called many times."""
+    sizes = [(2, 3), (1, 3), (2,), (1,), *[(3,)] * 4]
+    random = torch.Generator().manual_seed(0)
+    given = [torch.randn(size, dtype=torch.float64, generator=random, requires_grad=True) for size in sizes]
+
+    def folded(*values: Tensor) -> tuple[Tensor, ...]:
+        lists = [list(values[i : i + 2]) for i in range(0, len(values), 2)]
+        return tuple(folding.fold(*lists, torch.float64))
+
+    (w, _, b, _, s, _, t, _), found = given, folded(*given)
+    torch.testing.assert_close(found[0], w * s)
+    torch.testing.assert_close(found[2], w @ t + b)
+    assert torch.autograd.gradcheck(folded, given)
