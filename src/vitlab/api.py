@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, cast
 
 from vitlab.core.devices import choose_device
-from vitlab.core.errors import DataError, Error
+from vitlab.core.errors import ConfigError, DataError, Error
 from vitlab.core.files import free_path
 from vitlab.data.decoding import Input, StrPath, find_inputs
 from vitlab.evaluation import prediction
@@ -384,6 +384,8 @@ def _source(value: object, what: str) -> str:
 
 def _run_folder(out: StrPath | None, name: str) -> Path:
     if out is not None:
+        if not os.fspath(out):
+            raise ConfigError("An empty name is no folder for a run: give one, or leave it out for one in runs/.")
         return Path(out)
     folder = Path("runs", name)
     several = int(os.environ.get("WORLD_SIZE", "1")) > 1

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -18,6 +18,7 @@ class Unreadable:
     index: int
     where: str
     reason: str
+    split: str = ""
 
 
 @dataclass(frozen=True)
@@ -70,7 +71,9 @@ def describe(dataset: DataSet, *, look: bool | int = False) -> Description:
     counts = {split: tuple(part.counts(dataset.num_classes).tolist()) for split, part in dataset.splits.items()}
     sizes = {split: len(part) for split, part in dataset.splits.items()}
     chosen = {split: _spread(len(part), len(part) if look is True else look) for split, part in dataset.splits.items()}
-    found = tuple(item for split, part in dataset.splits.items() for item in scan(part, chosen[split]))
+    found = tuple(
+        replace(item, split=split) for split, part in dataset.splits.items() for item in scan(part, chosen[split])
+    )
     looked_at = sum(map(len, chosen.values()))
     return Description(
         dataset.name, dataset.classes, dataset.multi_label, counts, sizes, dataset.notes, looked_at, found

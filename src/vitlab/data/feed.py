@@ -20,6 +20,7 @@ log = logging.getLogger("vitlab.data")
 AHEAD = 2  # batches that are read while another one is used
 TASK, MAX_TASKS = 16, 1024  # images a task, if a batch has enough for all workers, and tasks that a pipe has to hold
 NAMED = 20  # damaged images that a message lists
+SETTING = "data.max_unreadable of a recipe"  # how many there may be in training
 
 
 @final

@@ -4,6 +4,7 @@ Images are not copied between processes: workers write into batches in shared me
 for the next batch gives the last one back.
 """
 
+import weakref
 from collections.abc import Iterator
 from types import TracebackType
 from typing import NamedTuple, Self, final
@@ -15,9 +16,11 @@ from torch import Tensor
 from vitlab.core.preprocess import Preprocess
 from vitlab.data.augmentation import Augmentation
 from vitlab.data.contract import Array, Split
-from vitlab.data.feed import AHEAD, Damage, Feed
+from vitlab.data.feed import AHEAD, SETTING, Damage, Feed
 from vitlab.data.order import EvaluationOrder, Order
 from vitlab.data.reading import EvaluationReader, TrainingReader
+
+_evaluated: dict[tuple[int, float], Damage] = {}  # by a split that is alive, and the share that may be damaged
 
 
 class Batch(NamedTuple):
@@ -65,7 +68,7 @@ class Loader:
         max_damaged: float = 0.01,
     ) -> None:
         self.split = split
-        self._damage = Damage(len(split), max_damaged, "data.max_unreadable of a recipe")
+        self._damage = Damage(len(split), max_damaged, SETTING)
         plain = Augmentation(crop="resize", flip=0.0)
         self._feed = Feed(
             TrainingReader(split.images, size, augmentation or plain, seed),
@@ -123,7 +126,7 @@ def evaluation_batches(
     All ranks get equally many batches of equally many rows; `counts` says which rows are images.
     """
     order = EvaluationOrder(len(split), batch_size, world)
-    damage = Damage(len(split), max_damaged)
+    damage = _damage_of(split, max_damaged)
 
     def plan() -> Iterator[tuple[Array, Array]]:
         for step in range(len(order)):
@@ -145,6 +148,15 @@ def evaluation_batches(
             yield EvaluationBatch(images, _labels(split, wanted), torch.from_numpy(wanted), counts)
     finally:
         feed.close()
+
+
+def _damage_of(split: Split, share: float) -> Damage:
+    """A split's damage, with which later evaluations of it go on, so that each image is named once."""
+    known = id(split), share
+    if known not in _evaluated:
+        _evaluated[known] = Damage(len(split), share)
+        weakref.finalize(split, _evaluated.pop, known)
+    return _evaluated[known]
 
 
 def _steps(order: Order, step: int, batch_size: int, rank: int, world: int) -> Iterator[tuple[Array, Array]]:

@@ -161,11 +161,17 @@ def _by_name(source: Published) -> DataSet:
             general = _general(path)
             assert general is not None
             try:
-                return _said(general.read(path), general, path)
+                dataset = general.read(path)
             except DataError as error:
                 if (archive := _archive(path)) is None:
                     raise
                 raise DataError(f"{path} holds {archive}, which is still packed: unpack it there.") from error
+            if source.num_classes not in (None, dataset.num_classes):
+                raise DataError(
+                    f"{path} has {dataset.num_classes:,} classes ({few(dataset.classes)}) where {source.name} has"
+                    f" {source.num_classes:,}: if you want what is there, give its path."
+                )
+            return _said(dataset, general, path)
     where = ", ".join(str(place) for place in looked)
     called = " or ".join(source.folders)
     raise DataError(

@@ -18,7 +18,7 @@ from vitlab.core.random import key
 from vitlab.data.augmentation import Augmentation, augment, crop, erase, make_tables, mix
 from vitlab.data.contract import Array, Split
 from vitlab.data.decoding import decode, open_picture
-from vitlab.data.feed import Damage
+from vitlab.data.feed import SETTING, Damage
 from vitlab.data.order import Order, share
 from vitlab.data.reading import MAX_REPLACEMENTS, EvaluationReader, damaged, replacement
 from vitlab.data.workers import Damaged
@@ -86,7 +86,7 @@ def _filled(
 ) -> Pixels | None:
     """Rows that threads fill, some at a time; None where `fill` gives up."""
     values = torch.zeros(num, 3, *size, dtype=torch.uint8)
-    rows, damage = values.numpy(), Damage(num, max_damaged, "data.max_unreadable of a recipe")
+    rows, damage = values.numpy(), Damage(num, max_damaged, SETTING)
     pool = ThreadPoolExecutor()
     try:
         parts = [np.arange(start, min(start + TOGETHER, num)) for start in range(0, num, TOGETHER)]

@@ -16,7 +16,7 @@ import threading
 import traceback
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from multiprocessing import connection, util
+from multiprocessing import connection, resource_tracker, util
 from multiprocessing.context import ForkServerContext, SpawnContext
 from multiprocessing.process import BaseProcess
 from types import ModuleType
@@ -29,6 +29,7 @@ from vitlab.data.contract import Array
 from vitlab.data.shared import SharedArray, SharedObject
 
 SERVER = "vitlab.data.server"
+SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 Pipe: TypeAlias = Any  # Connection, on Windows PipeConnection
 Task: TypeAlias = tuple[int, int, int]  # slot, first row, last row + 1
@@ -88,7 +89,7 @@ class Workers:
         # Not `weakref.finalize`: at the interpreter's end multiprocessing joins its processes, so this has to be first.
         self._end = util.Finalize(self, _end, (self._processes, self._tasks), exitpriority=10)
         try:
-            with contextlib.nullcontext() if reader.needs_script else _script_left_alone():
+            with _signals_put_off(), contextlib.nullcontext() if reader.needs_script else _script_left_alone():
                 for number in range(num):
                     heard, done = connection.Pipe(duplex=False)
                     arguments = (reader, slots, tasks, done)
@@ -157,8 +158,8 @@ def worker_context() -> "ForkServerContext | SpawnContext":
 
 def work(reader: SharedObject, slots: Slots, tasks: Pipe, done: Pipe) -> None:
     """The life of a worker: fill rows until there are no more tasks."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    for number in SIGNALS:
+        signal.signal(number, signal.SIG_IGN)
     torch.set_num_threads(1)
     with contextlib.suppress(BrokenPipeError):  # the parent has gone
         try:
@@ -221,6 +222,20 @@ def _end(processes: Sequence[BaseProcess], tasks: Pipe) -> None:
     for process in processes:
         process.join()
     tasks.close()
+
+
+@contextlib.contextmanager
+def _signals_put_off() -> Iterator[None]:
+    """Signals come after this, also to what is started inside until it asks for them: the server ignores them then."""
+    if sys.platform == "win32":
+        yield
+        return
+    resource_tracker.ensure_running()  # it would let them in again
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 _starting = threading.Lock()

@@ -15,7 +15,8 @@ from vitlab.objectives.contract import Batch, Forward, Metrics, Objective, auxil
 class Supervised(Objective):
     """Cross-entropy over classes that exclude each other (softmax), or over classes that do not (sigmoid).
 
-    The sigmoid's is the sum over classes, as the official code has it, or with `class_mean` the mean, as timm has it.
+    The sigmoid's is the sum over classes, as the official code has it, or with `class_mean` the mean, as timm has it;
+    with `whole` every class that a mixed image has a share of is a target of 1.
     `multi_label` is for images that have several labels: it decides what counts as right.
     Smoothing moves `label_smoothing` of each target to the uniform distribution; for the sigmoid, towards one half.
     `class_weights` [K] multiply each class's share of the loss. What is left is a mean over images, so that parts of a
@@ -32,13 +33,14 @@ class Supervised(Objective):
         label_smoothing: float = 0.0,
         class_weights: Float[Tensor, "k"] | None = None,
         class_mean: bool = False,
+        whole: bool = False,
         multi_label: bool = False,
     ) -> None:
         super().__init__()
         if not 0 <= label_smoothing < 1:
             raise ConfigError(f"label_smoothing must be at least 0 and below 1, not {label_smoothing}.")
         self.kind, self.label_smoothing = kind, label_smoothing
-        self.class_mean, self.multi_label = class_mean, multi_label
+        self.class_mean, self.whole, self.multi_label = class_mean, whole, multi_label
         self.register_buffer("class_weights", class_weights, persistent=False)
         self._means = self.means  # or the compiled one
 
@@ -63,7 +65,8 @@ class Supervised(Objective):
         """Each image's loss."""
         smoothing = self.label_smoothing
         if self.kind == "sigmoid":
-            smoothed = targets * (1 - smoothing) + smoothing / 2
+            sought = (targets > 0).to(targets.dtype) if self.whole else targets
+            smoothed = sought * (1 - smoothing) + smoothing / 2
             weight = self.class_weights
             each = F.binary_cross_entropy_with_logits(logits, smoothed, weight=weight, reduction="none")
             return each.mean(dim=1) if self.class_mean else each.sum(dim=1)

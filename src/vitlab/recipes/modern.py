@@ -72,7 +72,7 @@ def _deit3(
             augmentation=Augmentation(
                 crop="paper", crop_area=(0.08, 1.0), policy="three", jitter=0.3, mixup=0.8, cutmix=1.0
             ),
-            loss=Loss(kind="sigmoid", class_mean=True),
+            loss=Loss(kind="sigmoid", class_mean=True, whole=True),
             optimiser=Optimiser(name="lamb", rate=rate, weight_decay=0.05, clip=1.0),
             schedule=Schedule(kind="cosine", total="800 epochs", warmup="5 epochs", end=1e-5 / rate),
             batch_size=2048,

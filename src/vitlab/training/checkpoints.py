@@ -111,8 +111,7 @@ def is_full(error: BaseException) -> bool:
 def read(path: Path, state: State) -> None:
     """The state as it was when the checkpoint was written, on any number of processes."""
     try:
-        content = json.loads((path / "progress.json").read_text(encoding="utf-8"))
-        progress = from_dict(Progress, content, where="progress.json")
+        progress = progress_of(path)
         tensors = state.tensors()
         with _quiet():
             dcp.load(tensors, storage_reader=dcp.FileSystemReader(path), no_dist=_alone())
@@ -121,6 +120,12 @@ def read(path: Path, state: State) -> None:
         raise _unreadable(path, line) from error
     state.restore(tensors)
     state.progress = progress
+
+
+def progress_of(path: Path) -> Progress:
+    """How far the run was."""
+    content = json.loads((path / "progress.json").read_text(encoding="utf-8"))
+    return from_dict(Progress, content, where="progress.json")
 
 
 def _check_room(folder: Path, tensors: dict[str, Any]) -> None:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from vitlab.core.errors import ConfigError
 
 PATTERN = re.compile(r"\s*([0-9]*\.?[0-9]+)\s*([kM]?)\s*(steps?|epochs?|images?|%)?\s*")
+MOST = 1e15  # of anything
 UNITS = {"": 1.0, "k": 1e3, "M": 1e6}
 
 
@@ -23,7 +24,10 @@ def parse(duration: str | int) -> tuple[float, str]:
     match = PATTERN.fullmatch(str(duration))
     if match is None:
         raise ConfigError(f"'{duration}' is no duration; write '500 steps', '90 epochs', '10M images' or '5%'.")
-    return float(match[1]) * UNITS[match[2]], (match[3] or "steps").rstrip("s")
+    amount = float(match[1]) * UNITS[match[2]]
+    if amount > MOST:
+        raise ConfigError(f"'{duration}' is longer than a run can be.")
+    return amount, (match[3] or "steps").rstrip("s")
 
 
 def steps(duration: str | int, pace: Pace, *, total: int | None = None) -> int:

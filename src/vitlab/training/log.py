@@ -5,13 +5,16 @@ import json
 import math
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Literal, Protocol, final
 
-from vitlab.core.errors import MissingDependencyError
+from vitlab.core.errors import Error, MissingDependencyError
 from vitlab.core.files import atomic_file
-from vitlab.training.run import RunError
+from vitlab.core.record import write_json
+from vitlab.training.run import RunError, read_json
+
+TRACKER = "tracker.json"  # a run's file: what a service calls the run
 
 
 class Sink(Protocol):
@@ -81,15 +84,16 @@ class TensorBoard:
 
 @final
 class Mlflow:
-    """MLflow, where it is installed."""
+    """MLflow, where it is installed; `known` is the run that is gone on with."""
 
-    def __init__(self, name: str) -> None:
+    def __init__(self, name: str, known: str | None) -> None:
         try:
             import mlflow  # pyright: ignore[reportMissingImports]
         except ImportError as error:
             raise MissingDependencyError("tracker='mlflow' needs the package mlflow: pip install mlflow.") from error
         self._mlflow = mlflow
-        mlflow.start_run(run_name=name)
+        started = mlflow.start_run(run_name=name) if known is None else mlflow.start_run(run_id=known)
+        self.id = str(started.info.run_id)
 
     def write(self, step: int, values: Mapping[str, float]) -> None:
         self._mlflow.log_metrics(dict(values), step=step)
@@ -100,14 +104,15 @@ class Mlflow:
 
 @final
 class WeightsAndBiases:
-    """W&B, where it is installed."""
+    """W&B, where it is installed; `known` is the run that is gone on with."""
 
-    def __init__(self, name: str) -> None:
+    def __init__(self, name: str, known: str | None) -> None:
         try:
             import wandb  # pyright: ignore[reportMissingImports]
         except ImportError as error:
             raise MissingDependencyError("tracker='wandb' needs the package wandb: pip install wandb.") from error
-        self._run = wandb.init(name=name)
+        self._run = wandb.init(name=name, id=known, resume="allow")
+        self.id = str(self._run.id)
 
     def write(self, step: int, values: Mapping[str, float]) -> None:
         self._run.log(dict(values), step=step)
@@ -116,15 +121,53 @@ class WeightsAndBiases:
         self._run.finish()
 
 
+TRACKERS = {"mlflow": Mlflow, "wandb": WeightsAndBiases}
+
+
+@final
+class Tracker:
+    """A service that keeps runs. When it fails, the run goes on without it; resumed, a run is the same one there."""
+
+    def __init__(self, folder: Path, name: str, service: str, say: Callable[[str], None]) -> None:
+        self.service, self._say = service, say
+        path = folder / TRACKER
+        known: dict[str, str] = read_json(path) if path.exists() else {}
+        try:
+            started = TRACKERS[service](name, known.get(service))
+        except Error:
+            raise
+        except Exception as error:
+            raise RunError(f"tracker='{service}' could not be started: {error}") from error
+        self._sink: Sink | None = started
+        write_json(path, known | {service: started.id})
+
+    def write(self, step: int, values: Mapping[str, float]) -> None:
+        if self._sink is not None:
+            try:
+                self._sink.write(step, values)
+            except Exception as error:  # noqa: BLE001  whatever it is, it is not the run's
+                self._say(f"{self.service} failed at step {step} and is left alone from here on: {error}")
+                self._sink = None
+
+    def close(self) -> None:
+        if self._sink is not None:
+            try:
+                self._sink.close()
+            except Exception as error:  # noqa: BLE001
+                self._say(f"{self.service} could not be closed: {error}")
+
+
 def open_sinks(
-    folder: Path, name: str, tracker: Literal["none", "mlflow", "wandb"], *, after: int, evaluated: int
+    folder: Path,
+    name: str,
+    tracker: Literal["none", "mlflow", "wandb"],
+    *,
+    after: int,
+    evaluated: int,
+    say: Callable[[str], None],
 ) -> list[Sink]:
     """A run's sinks, the two files always."""
-    sinks: list[Sink] = []
-    if tracker == "mlflow":
-        sinks.append(Mlflow(name))
-    elif tracker == "wandb":
-        sinks.append(WeightsAndBiases(name))
+    sinks: list[Sink] = [] if tracker == "none" else [Tracker(folder, name, tracker, say)]
     lines = JsonLines(folder / "metrics.jsonl", after=after, evaluated=evaluated)
     return [lines, TensorBoard(folder, after=after), *sinks]
 

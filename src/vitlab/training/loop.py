@@ -9,9 +9,8 @@ import torch
 
 from vitlab.core.errors import Error
 from vitlab.training import checkpoints
-from vitlab.training.distribution import World, any_of, largest_of, mean_over
+from vitlab.training.distribution import World, any_of, mean_over
 from vitlab.training.log import ProgressView, Sink
-from vitlab.training.run import Stop
 from vitlab.training.schedules import ResolvedSchedule
 from vitlab.training.state import State
 from vitlab.training.step import Stepper
@@ -38,7 +37,7 @@ class Ending:
     status: int = 0
 
 
-Evaluate = Callable[[], Mapping[str, float]]
+Evaluate = Callable[[], Mapping[str, float] | None]  # None: a signal came
 SaveBest = Callable[[], None]
 
 
@@ -51,7 +50,7 @@ def run(
     *,
     folder: Path,
     world: World,
-    stop: Stop,
+    signalled: Callable[[], int],
     sinks: list[Sink],
     view: ProgressView,
     check: Callable[[], None],
@@ -65,9 +64,11 @@ def run(
     progress, kept = state.progress, folder / "checkpoints"
 
     def score() -> bool:
-        """Evaluate, and say whether it is the best so far."""
+        """Evaluate, and say whether it is the best so far; where a signal came, it is still owed."""
         assert evaluate is not None
         scores = evaluate()
+        if scores is None:
+            return False
         for sink in sinks:
             sink.write(progress.step, {f"val {name}": value for name, value in scores.items()})
         better = progress.is_better(scores["score"], scores["loss"])
@@ -90,6 +91,8 @@ def run(
 
     if owed():  # a signal came before it
         score()
+    if number := signalled():
+        return _signal(number)
     if worse_for_long():
         return Ending("early")
     started = since = time.monotonic()
@@ -119,14 +122,14 @@ def run(
             since, logged = now, progress.step
         if progress.skipped_in_a_row >= max_skipped:
             raise _diverged(folder, stepper, progress.step, progress.skipped_in_a_row)
-        number, best = largest_of(world, stop.signal or 0), False  # a signal may have come to one process only
-        stopping = number > 0
-        if not stopping and owed():
+        number, best = signalled(), False
+        if not number and owed():
             paused = _now(world)
             best = score()
             since += time.monotonic() - paused
+            number = signalled()
         early = worse_for_long()
-        due = stopping or early or best or _due(progress.step, intervals.checkpoint, last)
+        due = number > 0 or early or best or _due(progress.step, intervals.checkpoint, last)
         due = due and progress.skipped < progress.step  # else there is nothing yet that a step has made
         # while steps are skipped the last checkpoint is better than the weights that make them fail
         if due and progress.skipped_in_a_row and not last:
@@ -136,11 +139,15 @@ def run(
             paused = _now(world)
             checkpoints.write(kept, state)
             since += time.monotonic() - paused
-        if stopping:
-            return Ending("signal", 128 + number)  # 130 for SIGINT, 143 for SIGTERM
+        if number:
+            return _signal(number)
         if early:
             return Ending("early")
     return Ending("done")
+
+
+def _signal(number: int) -> Ending:
+    return Ending("signal", 128 + number)  # 130 for SIGINT, 143 for SIGTERM
 
 
 def _now(world: World) -> float:
@@ -177,8 +184,9 @@ def _diverged(folder: Path, stepper: Stepper, step: int, limit: int) -> Diverged
     batch = stepper.last_batch
     assert batch is not None
     torch.save({"step": step, "images": batch.images.cpu(), "targets": batch.targets.cpu()}, path)
-    kept = checkpoints.complete(folder / "checkpoints")
-    last = f"the last good checkpoint is {kept[-1][1]}" if kept else "there is no checkpoint yet"
+    kept = [path for _, path in checkpoints.complete(folder / "checkpoints")]
+    good = [path for path in kept if not checkpoints.progress_of(path).skipped_in_a_row]
+    last = f"the last good checkpoint is {good[-1]}" if good else "there is no checkpoint from before them"
     return DivergedError(
         f"Loss or gradients were not finite in {limit} steps in a row, up to step {step}: lower the rate or clip;"
         f" {last}, and the last batch is in {path}."

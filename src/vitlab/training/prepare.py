@@ -168,6 +168,7 @@ def build_objective(recipe: Recipe, parts: Parts, dataset: DataSet, model: Model
         label_smoothing=recipe.loss.label_smoothing,
         class_weights=weights,
         class_mean=recipe.loss.class_mean,
+        whole=recipe.loss.whole,
         multi_label=dataset.multi_label,
     )
     spec = recipe.teacher
@@ -320,14 +321,25 @@ class LoaderFeed:
 
 
 def score(
-    model: Model, split: Split, pixels: Pixels | None, recipe: Recipe, world: World, autocast: Callable[[], Any]
-) -> dict[str, float]:
-    """Accuracy and loss over a split, each sample once; `score`, which selects, is the accuracy."""
+    model: Model,
+    split: Split,
+    pixels: Pixels | None,
+    recipe: Recipe,
+    world: World,
+    autocast: Callable[[], Any],
+    signalled: Callable[[], int],
+) -> dict[str, float] | None:
+    """Accuracy and loss over a split, each sample once; `score`, which selects, is the accuracy.
+
+    None where a signal comes before the last of it.
+    """
     sums = torch.zeros(3, dtype=torch.float64, device=world.device)  # loss, right, count
     several = split.labels.ndim == 2
     objective = Supervised(loss_kind(recipe, split), class_mean=recipe.loss.class_mean, multi_label=several)
     with torch.no_grad(), autocast(), _evaluating(model):  # inference mode does not go with sharded models
         for images, labels, counts in _evaluation(model, split, pixels, recipe, world):
+            if signalled():
+                return None
             logits = model(images).float()
             targets = one_hot(labels, logits.shape[-1])
             sums[0] += objective.losses(logits, targets)[counts].sum()

@@ -62,6 +62,7 @@ class Loss:
 
     kind: Literal["auto", "softmax", "sigmoid"] = "auto"  # auto: the sigmoid where images have several labels
     class_mean: bool = False  # the sigmoid's mean over classes, as timm and DeiT III have it, instead of the sum
+    whole: bool = False  # the sigmoid's targets are 1 for both classes of a mixed image, as DeiT III has it
     label_smoothing: float = 0.0  # the share of each target that goes to all classes evenly
     class_weights: bool = False  # weigh classes by the inverse of their counts
     head_bias: float = 0.0  # where the head's bias starts; -10 with the sigmoid in the official code

@@ -5,6 +5,7 @@ import fcntl
 import os
 import shlex
 import signal
+import socket
 import threading
 from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
@@ -21,21 +22,37 @@ class RunError(Error):
 
 @contextlib.contextmanager
 def locked(folder: Path) -> Iterator[None]:
-    """The folder for this process alone; a second run in it is refused. The lock dies with the process."""
+    """The folder for this process alone; a second run in it is refused. The lock dies with the process.
+
+    A folder in which nothing was made but the lock is removed.
+    """
     folder.mkdir(parents=True, exist_ok=True)
-    with (folder / ".lock").open("a+") as handle:
+    lock = folder / ".lock"
+    with lock.open("a+") as handle:
         try:
             fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError as error:
+        except BlockingIOError as error:
             handle.seek(0)
-            owner = handle.read().strip() or "another process"
+            raise _under_way(folder, handle.read().strip() or "another process") from error
+        except OSError as error:
             raise RunError(
-                f"A run is under way in {folder} ({owner}): wait for it, stop it, or choose another folder."
+                f"{folder} cannot be locked against a second start ({error.strerror}): choose a folder on another disk."
             ) from error
+        if not os.fstat(handle.fileno()).st_nlink:  # removed since it was opened, by a run that ended just now
+            raise _under_way(folder, "another process")
         handle.truncate(0)
-        handle.write(f"process {os.getpid()}")
+        handle.write(f"process {os.getpid()} on {socket.gethostname()}")
         handle.flush()
-        yield
+        try:
+            yield
+        finally:
+            if list(folder.iterdir()) == [lock]:
+                lock.unlink()
+                folder.rmdir()
+
+
+def _under_way(folder: Path, owner: str) -> RunError:
+    return RunError(f"A run is under way in {folder} ({owner}): wait for it, stop it, or choose another folder.")
 
 
 def resuming(folder: Path) -> str:

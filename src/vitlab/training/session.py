@@ -3,7 +3,7 @@
 import contextlib
 import dataclasses
 import functools
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
@@ -20,6 +20,7 @@ from vitlab.core.files import clear_up
 from vitlab.core.record import environment, write_json
 from vitlab.data.contract import DataSet, Split
 from vitlab.data.description import describe
+from vitlab.data.feed import SETTING, Damage
 from vitlab.data.jpeg import decoder_name
 from vitlab.data.resident import Pixels, ResidentFeed
 from vitlab.evaluation.subject import model_fingerprint
@@ -32,9 +33,9 @@ from vitlab.training.adapters import hold_still, merged
 from vitlab.training.average import Average
 from vitlab.training.batch_norm import synchronise
 from vitlab.training.captured import CapturedStepper, can_capture
-from vitlab.training.distribution import World, count_of, join, resolve_spread, share_first, spread
+from vitlab.training.distribution import World, count_of, join, largest_of, resolve_spread, share_first, spread
 from vitlab.training.durations import Pace, steps
-from vitlab.training.log import ProgressView, open_sinks
+from vitlab.training.log import TRACKER, ProgressView, open_sinks
 from vitlab.training.muon import Muon
 from vitlab.training.optimisers import build
 from vitlab.training.recipe import Recipe
@@ -55,7 +56,7 @@ HOW = frozenset(
     | {f"data.{name}" for name in ("source", "workers", "resident", "max_unreadable")}
 )
 FILES = ("checkpoints", "model", "metrics.jsonl", "recipe.json", "environment.json", "data.json", "report.html")
-OWN = (*FILES, ARCHITECTURE)  # what a run writes into its folder
+OWN = (*FILES, ARCHITECTURE, TRACKER)  # what a run writes into its folder
 # what gloo's and NCCL's errors say when the other end is gone
 LOST_PEER = ("Connection closed by peer", "Connection reset by peer", "Broken pipe", "NCCL")
 
@@ -196,8 +197,13 @@ def _train(
     schedule = resolve(recipe.schedule, pace)
     view = ProgressView(schedule.total, 0, shown=show)
     stack.callback(view.close)
-    for line in describe(dataset, look=LOOK_AT if show else 0).lines():
+    description = describe(dataset, look=LOOK_AT if show else 0)
+    for line in description.lines():
         view.say(line)
+    for name in dataset.splits.keys() - {"test"}:  # which may lack any: it is not scored then
+        damage = Damage(description.sizes[name], recipe.data.max_unreadable, SETTING)
+        damage.found = {item.index: item.reason for item in description.unreadable if item.split == name}
+        damage.check(len(damage.found))
 
     kept, known = checkpoints.newest(folder / "checkpoints"), folder / ARCHITECTURE
     if kept is not None and known.exists():
@@ -261,7 +267,8 @@ def _train(
     if recipe.compile and isinstance(stepper, CapturedStepper):
         stepper.compile()
     step, evaluated = state.progress.step, state.progress.evaluated
-    sinks = open_sinks(folder, recipe.name, recipe.tracker, after=step, evaluated=evaluated) if world.first else []
+    where = {"after": step, "evaluated": evaluated, "say": view.say}
+    sinks = open_sinks(folder, recipe.name, recipe.tracker, **where) if world.first else []
     for sink in sinks:
         stack.callback(sink.close)
     if world.first:
@@ -271,10 +278,13 @@ def _train(
         for name in ("log", "evaluate", "checkpoint")
     }
 
-    def validate() -> Mapping[str, float]:
+    def signalled() -> int:
+        return largest_of(world, stop.signal or 0)  # it may have come to one process only
+
+    def validate() -> Mapping[str, float] | None:
         assert parts.val is not None
         with _averaged(state):
-            return prepare.score(model, parts.val, pixels.get("val"), recipe, world, autocast)
+            return prepare.score(model, parts.val, pixels.get("val"), recipe, world, autocast, signalled)
 
     def check() -> None:
         if world.size > 1 and isinstance(feed, prepare.LoaderFeed):
@@ -292,7 +302,7 @@ def _train(
         loop.Intervals(every["log"], every["evaluate"], every["checkpoint"]),
         folder=folder,
         world=world,
-        stop=stop,
+        signalled=signalled,
         sinks=sinks,
         view=view,
         check=check,
@@ -310,7 +320,9 @@ def _train(
             torch.distributed.barrier()
         if parts.test is not None:
             saved = load(folder / "model").to(world.device)  # the weights that are handed out, the best or the last
-            scores = _tested(saved, parts.test, pixels.get("test"), recipe, world, autocast, view)
+            scores = _tested(saved, parts.test, pixels.get("test"), recipe, world, autocast, signalled, view)
+        if number := signalled():  # what is left is done when it goes on
+            return Outcome(folder, "signal", 128 + number, state.progress.step, {})
         if recipe.keep == "last" and state.progress.last_score is not None:
             scores["val score"] = state.progress.last_score
         elif state.progress.best_score is not None:
@@ -338,15 +350,18 @@ def _tested(
     recipe: Recipe,
     world: World,
     autocast: Any,
+    signalled: Callable[[], int],
     view: ProgressView,
 ) -> dict[str, float]:
     """The scores on the test part; one that cannot be read costs the run no more than these."""
     try:
-        tested = prepare.score(model, split, pixels, recipe, world, autocast)
+        tested = prepare.score(model, split, pixels, recipe, world, autocast, signalled)
     except DataError as error:
         if world.size > 1:  # the others wait for this one's sums
             raise
         view.say(f"The test part is not scored: {error}")
+        return {}
+    if tested is None:
         return {}
     if left := len(split) - int(tested["count"]):
         view.say(f"{left:,} of {len(split):,} test images could not be read: they are left out.")

@@ -189,7 +189,7 @@ def test_the_spread_of_magnitudes_above_ten_ends_at_thirty():
     assert float(clipped.value[clipped.op == Op.ROTATE].abs().max()) == 90.0
 
 
-def test_autoaugments_tables_and_ranges_are_torchvisions():
+def test_autoaugments_tables_and_ranges_are_torchvisions_but_for_factors():
     import_torchvision()
     from torchvision.transforms.v2 import AutoAugment, AutoAugmentPolicy
 
@@ -215,6 +215,8 @@ def test_autoaugments_tables_and_ranges_are_torchvisions():
         assert list(SUB_POLICIES[policy]) == expected
     for choice in CHOICES["autoaugment"]:
         magnitudes, signed = spaces[choice.op.name.lower()]
+        if choice.op in (Op.COLOUR, Op.CONTRAST, Op.BRIGHTNESS, Op.SHARPNESS):  # the paper's table 6: .1 to 1.9
+            magnitudes, signed = np.linspace(0.1, 1.9, 10) - 1, False
         assert choice.signed == signed
         if magnitudes is not None:
             check_range(choice, np.asarray(magnitudes, dtype=float), height=32, width=40)

@@ -265,6 +265,15 @@ def test_evaluation_leaves_damaged_images_out(some_damaged: Split) -> None:
     assert counted == [index for index in range(NUM) if index not in (4, 7, 8)]
 
 
+def test_evaluations_name_a_damaged_image_once(some_damaged: Split, caplog: pytest.LogCaptureFixture) -> None:
+    for _ in range(2):
+        found = list(evaluation_batches(some_damaged, Preprocess(size=SIZE), batch_size=5, num_workers=0))
+        assert sum(int(batch.counts.sum()) for batch in found) == NUM - 3
+        assert len(caplog.records) == 3
+    with pytest.raises(DataError, match="0 are allowed"):
+        list(evaluation_batches(some_damaged, Preprocess(size=SIZE), batch_size=5, num_workers=0, max_damaged=0))
+
+
 def test_an_abandoned_loader_ends_its_workers(photos: Split) -> None:
     loader = load(photos, 2)
     next(loader)

@@ -107,16 +107,37 @@ def test_where_keras_unpacks(home: Path) -> None:
 
 
 def test_a_name_in_another_form(home: Path) -> None:
-    photos(home / "data" / "CIFAR-10" / "train", cat=2, dog=2)
+    photos(home / "data" / "CIFAR-10" / "train", **dict.fromkeys("abcdefghij", 2))
     dataset = open_data("cifar10")
     assert dataset.name == "cifar10"
-    assert dataset.classes == ("cat", "dog")
+    assert dataset.classes == tuple("abcdefghij")
     assert any("Read as an image folder" in note for note in dataset.notes)
     (home / ".keras" / "datasets").mkdir(parents=True)
-    arrays = {f"{kind}_{split}": np.zeros((4, 2, 2), np.uint8) if kind == "x" else [0, 1, 2, 3]
+    arrays = {f"{kind}_{split}": np.zeros((10, 2, 2), np.uint8) if kind == "x" else np.arange(10)
               for kind in "xy" for split in ("train", "test")}  # fmt: skip
     np.savez(home / ".keras" / "datasets" / "mnist.npz", **arrays)  # pyright: ignore[reportArgumentType]
-    assert {split: len(part) for split, part in open_data("mnist").splits.items()} == {"train": 4, "test": 4}
+    assert {split: len(part) for split, part in open_data("mnist").splits.items()} == {"train": 10, "test": 10}
+
+
+def test_another_set_in_a_folder_of_that_name(home: Path) -> None:
+    root = photos(home / "data" / "cifar10", cat=2, dog=2)
+    with pytest.raises(
+        DataError, match=r"data/cifar10 has 2 classes \(cat, dog\) where cifar10 has 10: .* give its path"
+    ):
+        open_data("cifar10")
+    assert open_data(root).classes == ("cat", "dog")
+
+
+def test_fashion_mnist_in_its_authors_repository(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    root = home / "data" / "fashion-mnist"
+    mnist(root / "data" / "fashion", ".gz")
+    photos(root, **{"doc/img": 2, "static/img": 2})
+    for data in ("fashion-mnist", root):
+        dataset = open_data(data)
+        assert dataset.classes[0] == "T-shirt/top"
+        assert "Read as Fashion-MNIST" in dataset.notes[0]
+    monkeypatch.chdir(home / "data")
+    assert open_data("fashion-mnist").name == "fashion-mnist"
 
 
 def test_a_folder_here_goes_before_a_name(home: Path) -> None:

@@ -66,6 +66,73 @@ def test_other_words_for_splits(tmp_path: Path) -> None:
     assert {split: len(part) for split, part in dataset.splits.items()} == {"train": 4, "val": 2}
 
 
+@pytest.mark.parametrize(
+    ("train", "other", "split"),
+    [
+        ("train_images", "test_images", "test"),
+        ("my_train", "my_val", "val"),
+        ("train", "Test images", "test"),
+        ("seg_train/seg_train", "seg_test/seg_test", "test"),
+        ("train/train", "val/val", "val"),
+    ],
+)
+@pytest.mark.parametrize("beside", ["", "docs", "seg_pred/seg_pred"])
+def test_splits_by_one_word_of_their_names(tmp_path: Path, train: str, other: str, split: str, beside: str) -> None:
+    photos(tmp_path / train, cat=2, dog=2)
+    photos(tmp_path / other, cat=1, dog=1)
+    if beside == "docs":
+        (tmp_path / beside).mkdir()
+    elif beside:
+        picture(tmp_path / beside / "0.png")
+    (tmp_path / "backup.tar").touch()
+    dataset = open_data(tmp_path, val_fraction=0)
+    assert dataset.classes == ("cat", "dog")
+    assert {name: len(part) for name, part in dataset.splits.items()} == {"train": 4, split: 2}
+    left_out = f"The folder beside the splits left out: {beside.partition('/')[0]}."
+    assert (left_out in dataset.notes) == bool(beside)
+
+
+def test_splits_of_links_to_classes(tmp_path: Path) -> None:
+    photos(tmp_path / "all", cat=2, dog=2)
+    for name in ("train_images", "test_images"):
+        (tmp_path / "set" / name).mkdir(parents=True)
+        for of in ("cat", "dog"):
+            (tmp_path / "set" / name / of).symlink_to(tmp_path / "all" / of)
+    assert set(open_data(tmp_path / "set").splits) == {"train", "test"}
+
+
+@pytest.mark.parametrize(
+    "classes",
+    [
+        ("test tube", "car"),
+        ("test tube", "train", "car", "plane"),
+        ("freight train", "passenger train"),
+        ("freight train/2024", "freight train/2025", "test tube/2024", "test tube/2025", "car/2024", "car/2025"),
+    ],
+)
+def test_classes_with_a_word_for_a_split(tmp_path: Path, classes: tuple[str, ...]) -> None:
+    photos(tmp_path, **dict.fromkeys(classes, 2))
+    assert set(open_data(tmp_path, val_fraction=0).classes) == {name.partition("/")[0] for name in classes}
+
+
+def test_folders_that_are_neither_splits_nor_classes(tmp_path: Path) -> None:
+    photos(tmp_path, train_images=2, test_images=2)
+    (tmp_path / "docs").mkdir()
+    with pytest.raises(
+        DataError, match=r"test_images, train_images are called as splits are, .* as in train/cat/1.jpg\."
+    ):
+        open_data(tmp_path)
+    (tmp_path / "labels.csv").touch()
+    with pytest.raises(DataError, match=r"; or give .*labels\.csv, if that holds the labels"):
+        open_data(tmp_path)
+    photos(tmp_path / "train_images", cat=1, dog=1)
+    photos(tmp_path, train_masks=2)
+    with pytest.raises(
+        DataError, match=r"test_images, train_images, train_masks are called .*: .* as in train/cat/1.jpg"
+    ):
+        open_data(tmp_path)
+
+
 def test_two_folders_for_one_split(tmp_path: Path) -> None:
     photos(tmp_path / "val", a=1, b=1)
     photos(tmp_path / "valid", a=1, b=1)

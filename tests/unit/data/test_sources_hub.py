@@ -228,3 +228,38 @@ def test_a_file_of_such_a_name_beside_images(tmp_path: Path) -> None:
 def test_lists_of_lists_are_no_labels(tmp_path: Path, package: Any) -> None:
     with pytest.raises(DataError, match="must hold numbers or texts"):
         open_data(saved(package, tmp_path, [[package.Value("int64")]], [[[0], [1]], [[1]]]))
+
+
+def test_a_damaged_arrow_file(tmp_path: Path, package: Any) -> None:
+    package.DatasetDict({"train": table(package, 60)}).save_to_disk(str(tmp_path / "saved"))
+    file = tmp_path / "saved" / "train" / "data-00000-of-00001.arrow"
+    images = open_data(tmp_path / "saved", val_fraction=0).splits["train"].images
+    content = bytearray(file.read_bytes())
+    offsets = np.cumsum([0, *(len(png(i)) for i in range(60))]).astype("<i4").tobytes()
+    start = content.index(offsets) + 4 * 30
+    content[start : start + 4] = bytes(4)  # the 31st image begins at 0, so that the 30th has a negative length
+    file.write_bytes(content)
+    with pytest.raises(DataError, match=r"saved cannot be read as a Hugging Face dataset: Negative size"):
+        open_data(tmp_path / "saved")
+    with pytest.raises(ImageError, match=r"image 29 of .*saved \(train\) cannot be read: Negative size"):
+        pickle.loads(pickle.dumps(images)).read(29)
+
+
+def test_parquet_in_the_folder_of_a_configuration(tmp_path: Path, package: Any) -> None:
+    for configuration in ("plain_text", "other"):
+        (tmp_path / "set" / configuration).mkdir(parents=True)
+        for split, num in (("train", 6), ("test", 3)):
+            table(package, num).to_parquet(str(tmp_path / "set" / configuration / f"{split}-00000-of-00001.parquet"))
+        if configuration == "plain_text":
+            dataset = open_data(tmp_path / "set")
+            assert dataset.name == "set"
+            assert {split: len(part) for split, part in dataset.splits.items()} == {"train": 6, "test": 3}
+    with pytest.raises(DataError, match=r"set holds several configurations, other, plain_text: give the folder of one"):
+        open_data(tmp_path / "set")
+    assert open_data(tmp_path / "set" / "other").classes == ("c", "a", "b")
+
+
+@pytest.mark.parametrize("rest", ["", " ", "@main", "#plain_text"])
+def test_the_hub_without_a_name(rest: str) -> None:
+    with pytest.raises(DataError, match=rf"'hf-datasets:{rest}' names no data set: write it as hf-datasets:owner/name"):
+        open_data(f"hf-datasets:{rest}")

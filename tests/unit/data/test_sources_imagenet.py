@@ -123,9 +123,14 @@ def test_tiny_imagenet(tmp_path: Path) -> None:
         picture(root / "val" / "images" / name)
     (root / "val" / "val_annotations.txt").write_text("".join(f"{n}\t{w}\t0\t32\t44\t62\n" for n, w in truth.items()))
     picture(root / "test" / "images" / "test_0.JPEG")
-    dataset = open_data(root)
-    assert val_labels(dataset) == truth
-    assert dataset.splits["train"].labels.tolist() == [0, 1, 2]
+    for path in (root, tmp_path, tmp_path / "tiny"):
+        if path.name == "tiny":
+            root.rename(path)  # now only its list of labels tells
+        dataset = open_data(path)
+        assert dataset.name == "tiny-imagenet"
+        assert "Read as Tiny-ImageNet's folders" in dataset.notes[0]
+        assert val_labels(dataset) == truth
+        assert dataset.splits["train"].labels.tolist() == [0, 1, 2]
 
 
 def test_imagenet21k(tmp_path: Path) -> None:

@@ -97,6 +97,14 @@ def test_absolute_paths_and_repeats(folder: Path) -> None:
     assert any("1 row names an image named before" in note for note in dataset.notes)
 
 
+def test_images_in_several_splits_are_told(folder: Path) -> None:
+    splits = [(0, "train"), (0, "val"), (0, "test"), (1, "train"), (1, "test"), (2, "train"), (2, "train"), (3, "val")]
+    rows = [[f"images/{i}.png", "ab"[i % 2], split] for i, split in splits]
+    notes = open_data(write(folder / "set.csv", ["path", "label", "split"], *rows)).notes
+    assert "2 images are in several splits, so that scores on them flatter: images/0.png, images/1.png." in notes
+    assert "1 row names an image named before in its split." in notes
+
+
 def test_a_table_for_each_split(folder: Path) -> None:
     write(folder / "train.csv", ["path", "label"], ["images/0.png", "a"], ["images/1.png", "b"])
     write(folder / "val.csv", ["path", "label"], ["images/2.png", "b"])

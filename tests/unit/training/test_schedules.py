@@ -35,6 +35,11 @@ def test_what_is_no_duration_is_refused(duration: str) -> None:
         steps(duration, PACE)
 
 
+def test_what_no_run_lasts_is_refused() -> None:
+    with pytest.raises(ConfigError, match="longer than a run can be"):
+        steps("9" * 400, PACE)
+
+
 def test_a_percentage_needs_a_whole() -> None:
     with pytest.raises(ConfigError, match="part of itself"):
         steps("5%", PACE)

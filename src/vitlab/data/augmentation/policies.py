@@ -72,7 +72,7 @@ AUTOAUGMENT = (
     Choice(Op.ROTATE, 0, 30, signed=True),
     Choice(Op.POSTERIZE, 8, -4, step=2),
     Choice(Op.SOLARIZE, 255, -255),
-    *(Choice(op, 1, 0.9, signed=True) for op in ENHANCE),
+    *(Choice(op, 0.1, 1.8) for op in ENHANCE),
     Choice(Op.SHEAR_X, 0, 0.3, signed=True),
     Choice(Op.SHEAR_Y, 0, 0.3, signed=True),
     Choice(Op.TRANSLATE_X, 0, 150 / 331, signed=True),

@@ -37,5 +37,6 @@ SOURCES = (
         "dtd",
         ("dtd/dtd", "dtd"),
         "https://www.robots.ox.ac.uk/~vgg/data/dtd",
+        num_classes=47,
     ),
 )

@@ -37,5 +37,6 @@ SOURCES = (
         "eurosat",
         ("eurosat/2750", "EuroSAT/2750", "2750", "EuroSAT_RGB"),
         "https://github.com/phelber/EuroSAT",
+        num_classes=10,
     ),
 )

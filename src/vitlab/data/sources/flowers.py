@@ -41,6 +41,7 @@ SOURCES = (
         "flowers102",
         ("flowers-102", "oxford_flowers102"),
         "https://www.robots.ox.ac.uk/~vgg/data/flowers/102",
+        num_classes=102,
         aliases=("oxfordflowers", "oxford102flowers"),
     ),
 )

@@ -32,14 +32,13 @@ def recognises(path: Path) -> bool:
 def has_classes(root: Path) -> bool:
     """Whether two class folders at least hold images; a folder called train_images is none."""
     folders = list_folders(root)
-    inside = [
-        f"{split}/{name}" for split in folders if split.lower() in SPLIT_WORDS for name in list_folders(root / split)
-    ]
-    others = [name for name in folders if SPLIT_WORDS.keys().isdisjoint(re.split(r"[^a-z]+", name.lower()))]
+    splits = split_folders(root, folders).values()
+    inside = [f"{split}/{name}" for split in splits for name in list_folders(root / split)]
+    others = [name for name in folders if not _splits_in(name)]
     found: set[str] = set()
     for folder in inside or others:
         name = folder.rpartition("/")[2]
-        if name not in found and any(is_image(file) for _, _, files in os.walk(root / folder) for file in files):
+        if name not in found and _holds_images(root / folder):
             found.add(name)
         if len(found) == 2:
             return True
@@ -51,9 +50,17 @@ def read(root: Path) -> DataSet:
     folders = list_folders(root)
     splits = split_folders(root, folders)
     if splits:
-        return _read_splits(root, splits, left_out=[name for name in folders if name not in splits.values()])
+        used = {folder.partition("/")[0] for folder in splits.values()}
+        return _read_splits(root, splits, left_out=[name for name in folders if name not in used])
     if not folders:
         raise _no_classes(root)
+    if len(set(_splits_in(*folders))) > 1:
+        full = [name for name in folders if _holds_images(root / name)]
+        if all(_splits_in(name) for name in full):
+            raise DataError(
+                f"{root}: {few(full)} are called as splits are, not as classes: put the images into class folders in"
+                f" train, val and test, as in train/cat/1.jpg{_or_a_table(root)}."
+            )
     part = list_classes(root, "", folders)
     notes = _notes([part], [list_images(root, deep=False)])
     return assemble(root.resolve().name, root, {"train": part}, notes)
@@ -109,13 +116,50 @@ def list_classes(root: Path, folder: str, classes: Iterable[str]) -> ClassFolder
 def split_folders(root: Path, folders: Iterable[str]) -> dict[str, str]:
     """{'train': 'training', ...} for folders that are splits; none where such names are classes (a train is a vehicle).
 
-    They are splits when one of them holds folders, or when there are no others.
+    They are splits when one of them holds folders, or when there are no others. One word of a name may tell it too.
     """
     names = list(folders)
     found = one_each(root, names)
-    if len(found) == len(names) or any(list_folders(root / name) for name in found.values()):
-        return {split: found[split] for split in SPLITS if split in found}
-    return {}
+    if len(found) < len(names):
+        found = max(found, _worded(root, names), key=len)
+        if not any(list_folders(root / name) for name in found.values()):
+            return {}
+    return {split: _inner(root, found[split]) for split in SPLITS if split in found}
+
+
+def _worded(root: Path, names: list[str]) -> dict[str, str]:
+    """{'train': 'seg_train', ...} by one word of each name; none where that may be a word of a class (test tube).
+
+    They are splits when no other folder holds images, or when they have classes in common that no other folder has.
+    """
+    if len(set(_splits_in(*names))) < 2:
+        return {}
+    full = [name for name in names if _holds_images(root / name)]
+    told = [(split, name) for name in full for split in _splits_in(name)]
+    found = dict(told)
+    if not 1 < len(found) == len(told):
+        return {}
+    others = [name for name in full if not _splits_in(name)]
+    common = set.intersection(*(set(list_folders(root / _inner(root, name))) for name in found.values()))
+    if others and (len(common) < 2 or any(common & set(list_folders(root / name)) for name in others)):
+        return {}
+    return found
+
+
+def _splits_in(*names: str) -> list[str]:
+    """The splits that words of names tell."""
+    words = (word for name in names for word in re.split(r"[^a-z]+", name.lower()))
+    return [SPLIT_WORDS[word] for word in words if word in SPLIT_WORDS]
+
+
+def _inner(root: Path, folder: str) -> str:
+    """The folder, or the one of its name that it holds alone, as archives make it."""
+    return f"{folder}/{folder}" if list_folders(root / folder) == [folder] else folder
+
+
+def _holds_images(folder: Path) -> bool:
+    places = (folder, *folder.glob("*/"))  # some may be links, into which a walk does not go
+    return any(is_image(file) for place in places for _, _, files in os.walk(place) for file in files)
 
 
 def _read_splits(root: Path, splits: dict[str, str], left_out: list[str]) -> DataSet:
@@ -164,13 +208,17 @@ def _has_images(parts: Iterable[ClassFolders], name: str) -> bool:
 
 
 def _no_classes(root: Path) -> DataError:
-    tables = sorted(path.name for path in root.glob("*.csv"))
-    hint = f"; or give {root / tables[0]}, if that holds the labels" if tables else ""
+    hint = _or_a_table(root)
     if list_images(root, deep=False).names:
         return DataError(
             f"{root} holds images but no class folders: put them into one folder a class, as in cat/1.jpg{hint}."
         )
     return DataError(f"The folder {root} holds no images{hint}.")
+
+
+def _or_a_table(root: Path) -> str:
+    tables = sorted(path.name for path in root.glob("*.csv"))
+    return f"; or give {root / tables[0]}, if that holds the labels" if tables else ""
 
 
 SOURCE = Source("an image folder", recognises, read)

@@ -35,5 +35,6 @@ SOURCES = (
         "food101",
         ("food-101",),
         "https://data.vision.ee.ethz.ch/cvl/datasets_extra/food-101",
+        num_classes=101,
     ),
 )

@@ -1,15 +1,16 @@
 """Hugging Face datasets: of the hub, saved to disk, or parquet files. Needs the package `datasets`."""
 
+import contextlib
 import importlib
 import math
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from types import ModuleType
 from typing import Any, final
 
 import numpy as np
 
-from vitlab.core.errors import DataError, ImageError, MissingDependencyError
+from vitlab.core.errors import DataError, Error, ImageError, MissingDependencyError
 from vitlab.data.contract import Array, DataSet
 from vitlab.data.sources.labels import Labels, from_columns, from_numbers, from_texts
 from vitlab.data.sources.source import SPLIT_WORDS, Digest, Source, make, split_named
@@ -33,11 +34,11 @@ class HubImages:
         return len(self._rows)
 
     def read(self, index: int) -> bytes:
-        cell = self._rows[index][self._column]
         try:
+            cell = self._rows[index][self._column]
             data = Path(cell["path"]).read_bytes() if cell["bytes"] is None else cell["bytes"]
-        except (OSError, TypeError) as error:
-            raise ImageError(f"{self.where(index)} cannot be read: {error}.") from error
+        except Exception as error:  # whatever Arrow says about a damaged file
+            raise ImageError(f"{self.where(index)} cannot be read: {_first_line(error)}.") from error
         if not data:
             raise ImageError(f"{self.where(index)} is empty.")
         return data
@@ -60,7 +61,7 @@ class HubImages:
 def recognises(path: Path) -> bool:
     """Whether it is a folder of `save_to_disk`, a parquet file, or a folder of parquet files."""
     if path.is_dir():
-        return is_saved(path) or any(path.glob("*.parquet")) or any(path.glob("data/*.parquet"))
+        return is_saved(path) or bool(_tables(path) or _configurations(path))
     return path.suffix.lower() == ".parquet"
 
 
@@ -74,26 +75,35 @@ def is_saved(path: Path) -> bool:
 def read(path: Path) -> DataSet:
     """A data set on disk."""
     package = _package(str(path))
-    try:
+    with _explained(f"{path} cannot be read as a Hugging Face dataset"):
         if is_saved(path):
             loaded = package.load_from_disk(str(path))
         else:
             loaded = package.load_dataset("parquet", data_files=_parquet(path))
-    except Exception as error:  # whatever Arrow, or the package, says about a damaged file
-        raise DataError(f"{path} cannot be read as a Hugging Face dataset: {_first_line(error)}.") from error
-    return _understand(loaded, path.resolve().stem, str(path))
+        return _understand(loaded, path.resolve().stem, str(path))
 
 
 def read_hub(name: str) -> DataSet:
     """'hf-datasets:owner/name', with '@revision' or '#configuration' after it, from the hub or its local cache."""
-    package = _package(name)
     rest, _, configuration = name.removeprefix(PREFIX).partition("#")
     repository, _, revision = rest.partition("@")
-    try:
+    if not repository.strip():
+        raise DataError(f"'{name}' names no data set: write it as {PREFIX}owner/name.")
+    package = _package(name)
+    with _explained(f"{name} cannot be had from the hub or its local cache"):
         loaded = package.load_dataset(repository, configuration or None, revision=revision or None)
-    except Exception as error:  # the client lets errors of its HTTP library through, whichever it is
-        raise DataError(f"{name} cannot be had from the hub or its local cache: {_first_line(error)}.") from error
-    return _understand(loaded, repository.rpartition("/")[2], name)
+        return _understand(loaded, repository.rpartition("/")[2], name)
+
+
+@contextlib.contextmanager
+def _explained(what: str) -> Iterator[None]:
+    """Errors as a sentence: whatever Arrow says about a damaged file, or the client's HTTP library, whichever it is."""
+    try:
+        yield
+    except Error:
+        raise
+    except Exception as error:
+        raise DataError(f"{what}: {_first_line(error)}.") from error
 
 
 def _package(what: str) -> ModuleType:
@@ -105,11 +115,28 @@ def _package(what: str) -> ModuleType:
 
 def _parquet(path: Path) -> dict[str, list[str]]:
     """The parquet files of each split, by a word in their names, or all for train."""
-    files = [path] if path.is_file() else sorted([*path.glob("*.parquet"), *path.glob("data/*.parquet")])
+    files = [path] if path.is_file() else _tables(path)
+    if not files:
+        configurations = _configurations(path)
+        if len(configurations) > 1:
+            raise DataError(
+                f"{path} holds several configurations, {', '.join(configurations)}: give the folder of one."
+            )
+        files = _tables(path / configurations[0])
     found: dict[str, list[str]] = {}
     for file in files:
         found.setdefault(split_named(file.stem), []).append(str(file))
     return found
+
+
+def _tables(path: Path) -> list[Path]:
+    return sorted([*path.glob("*.parquet"), *path.glob("data/*.parquet")])
+
+
+def _configurations(path: Path) -> list[str]:
+    """The folders of the configurations of a clone from the hub: plain_text/train-00000-of-00001.parquet."""
+    found = {file.parent.name for file in path.glob("[!.]*/*-of-*.parquet")}
+    return sorted(name for name in found if name.lower() not in SPLIT_WORDS)
 
 
 def _understand(loaded: Any, name: str, where: str) -> DataSet:

@@ -114,8 +114,11 @@ SOURCES = (
         is_fashion,
         read_fashion,
         "fashion-mnist",
-        ("FashionMNIST/raw", "fashion-mnist"),
+        ("FashionMNIST/raw", "fashion-mnist", "data/fashion"),  # the last in its authors' repository
         "https://github.com/zalandoresearch/fashion-mnist",
+        num_classes=10,
     ),
-    Published("MNIST", is_mnist, read_mnist, "mnist", ("MNIST/raw",), "http://yann.lecun.com/exdb/mnist"),
+    Published(
+        "MNIST", is_mnist, read_mnist, "mnist", ("MNIST/raw",), "http://yann.lecun.com/exdb/mnist", num_classes=10
+    ),
 )

@@ -2,6 +2,7 @@
 
 import csv
 import re
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -56,6 +57,16 @@ def read_imagenet(path: Path) -> DataSet:
             notes.append(f"{base / folder} has no labels: it was left out.")
     classes = len({name for part in parts.values() for name in part.classes})
     return assemble("imagenet" if classes == 1000 else path.resolve().name, base, parts, notes + _notes(parts))
+
+
+def is_tiny(path: Path) -> bool:
+    """Whether it is Tiny-ImageNet, by the name of its folder or by its list of labels."""
+    named = "tinyimagenet" in re.sub(r"[-_ ]", "", path.absolute().name.lower())
+    return (named or (path / "val" / LISTS[0]).is_file()) and is_imagenet(path)
+
+
+def read_tiny(path: Path) -> DataSet:
+    return replace(read_imagenet(path), name="tiny-imagenet")
 
 
 def is_imagenet21k(path: Path) -> bool:
@@ -195,6 +206,16 @@ SOURCES = (
         "https://image-net.org",
     ),
     Published(
+        "Tiny-ImageNet's folders",
+        is_tiny,
+        read_tiny,
+        "tiny-imagenet",
+        ("tiny-imagenet-200",),
+        "http://cs231n.stanford.edu/tiny-imagenet-200.zip",
+        told_by_name=True,
+        num_classes=200,
+    ),
+    Published(
         "ImageNet's folders",
         is_imagenet,
         read_imagenet,
@@ -203,14 +224,6 @@ SOURCES = (
         "https://image-net.org",
         aliases=("ilsvrc", "imagenet2012"),
         told_by_name=True,
-    ),
-    Published(
-        "Tiny-ImageNet's folders",
-        is_imagenet,
-        read_imagenet,
-        "tiny-imagenet",
-        ("tiny-imagenet-200",),
-        "http://cs231n.stanford.edu/tiny-imagenet-200.zip",
-        told_by_name=True,
+        num_classes=1000,
     ),
 )

@@ -48,6 +48,7 @@ SOURCES = (
         "pets",
         ("oxford-iiit-pet", "oxford_iiit_pet"),
         "https://www.robots.ox.ac.uk/~vgg/data/pets",
+        num_classes=37,
         aliases=("oxfordpets", "oxfordiiitpets", "oxfordiiitpet"),
     ),
 )

@@ -76,6 +76,7 @@ class Published(Source):
     aliases: tuple[str, ...] = ()
     embedded: bool = False  # part of a library: there is nothing to find
     told_by_name: bool = False  # its files could be another set's, so the folder has to be called as it is
+    num_classes: int | None = None  # in whichever form it is kept; None where they differ
 
 
 def make(

@@ -40,5 +40,13 @@ def read(path: Path) -> DataSet:
 
 
 SOURCES = (
-    Published("SVHN (cropped digits)", recognises, read, "svhn", ("svhn",), "http://ufldl.stanford.edu/housenumbers"),
+    Published(
+        "SVHN (cropped digits)",
+        recognises,
+        read,
+        "svhn",
+        ("svhn",),
+        "http://ufldl.stanford.edu/housenumbers",
+        num_classes=10,
+    ),
 )

@@ -78,8 +78,14 @@ def read(path: Path) -> DataSet:
         for split, rows in chosen.items()
     }
     notes = labels.notes + Listing(names, sizes).notes()
-    if twice := len(names) - len(set(names)):
-        notes.append(f"{twice:,} {'row names an image' if twice == 1 else 'rows name images'} named before.")
+    distinct = [{names[i] for i in rows} for rows in chosen.values()]
+    if twice := len(names) - sum(map(len, distinct)):
+        notes.append(
+            f"{twice:,} {'row names an image' if twice == 1 else 'rows name images'} named before in its split."
+        )
+    if several := [name for name in dict.fromkeys(names) if sum(name in found for found in distinct) > 1]:
+        what = "image is" if len(several) == 1 else "images are"
+        notes.append(f"{len(several):,} {what} in several splits, so that scores on them flatter: {few(several)}.")
     return make(path.resolve().stem, labels.classes, parts, multi_label=labels.multi_label, notes=notes)
 
 
