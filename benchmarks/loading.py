@@ -45,6 +45,7 @@ from vitlab.data.jpeg import decoder_name
 from vitlab.data.loader import Loader
 from vitlab.data.order import Order
 from vitlab.data.sources.files import Files
+from vitlab.data.streams import StreamPlan, View
 
 SIZE = 224
 LENGTH = 10**6  # of the peers' epochs: none ends while it is timed
@@ -94,19 +95,13 @@ class Photos(Dataset[Any]):
 def ours(paths: list[Path], batch: int, workers: int, stack: ExitStack) -> Generator[Tensor]:
     names = [path.name for path in paths]
     images = Files(paths[0].parent, names, [path.stat().st_size for path in paths])
-    loader = Loader(
-        Split(images, np.arange(len(paths)) % 10),
-        size=(SIZE, SIZE),
-        augmentation=Augmentation(crop_area=(0.08, 1.0)),
-        order=Order(0, len(paths)),
-        batch_size=batch,
-        num_workers=workers,
-        seed=0,
-    )
+    split = Split.labelled(images, np.arange(len(paths)) % 10)
+    view = View(Augmentation(crop_area=(0.08, 1.0)), (SIZE, SIZE))
+    loader = Loader(StreamPlan("train", split, Order(0, len(paths)), batch, (view,)), num_workers=workers, seed=0)
     stack.enter_context(loader)
     normalise = into_one(batch)
-    for images, *_ in loader:
-        yield normalise(images)
+    for loaded in loader:
+        yield normalise(loaded.views[0])
 
 
 def into_one(batch: int) -> Callable[[Tensor], Tensor]:

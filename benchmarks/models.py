@@ -27,7 +27,7 @@ from torch import Tensor, nn
 import vitlab
 from timing import Timing, interleave, machine
 from vitlab.core.peers import import_timm, import_torchvision
-from vitlab.models.zoo import SIZES
+from vitlab.models.zoo_row import SIZES
 
 PEERS = ("timm", "transformers", "vit-pytorch", "torchvision")
 Build: TypeAlias = Callable[[], nn.Module]

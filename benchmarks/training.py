@@ -15,6 +15,7 @@ import functools
 import statistics
 import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -25,17 +26,20 @@ from vitlab.core.compiling import compile_options
 from vitlab.data.contract import DataSet, Split
 from vitlab.data.resident import Pixels
 from vitlab.recipes import find_recipe
-from vitlab.training import prepare
+from vitlab.training.assembly import assemble, main_stream
 from vitlab.training.average import Average
 from vitlab.training.captured import CapturedStepper
 from vitlab.training.distribution import World
+from vitlab.training.execution import Execution
+from vitlab.training.learner import Learner
+from vitlab.training.model import build_model
 from vitlab.training.muon import Muon
-from vitlab.training.optimisers import build
 from vitlab.training.passes import AdamW, captured
+from vitlab.training.plan import Given, make_plan
 from vitlab.training.recipe import Recipe
-from vitlab.training.state import State
 from vitlab.training.step import Stepper
 
+FACTOR = 0.1  # of the recipe's lr: its size changes no time
 KINDS = ["bare", "captured", "launched"]
 Times: TypeAlias = dict[tuple[int, str], list[float]]
 
@@ -56,46 +60,58 @@ class Noise:
         return f"picture {index}"
 
 
-def make(recipe: Recipe, batch: int, kind: type[Stepper]) -> tuple[Stepper, World]:
+def make(recipe: Recipe, batch: int, *, capture: bool) -> Stepper:
+    """A run's stepper, compiled, over a resident set."""
     world = World(0, 1, torch.device("cuda"))
-    recipe = dataclasses.replace(recipe, batch_size=batch)
+    optimiser = dataclasses.replace(recipe.optimiser, average=0.999)
+    recipe = dataclasses.replace(recipe, batch_size=batch, accumulate=1, optimiser=optimiser)
     side = recipe.model.image_size or 32
     labels = np.arange(20_000) % 10
-    split = Split(Noise(len(labels), side), labels)
+    split = Split.labelled(Noise(len(labels), side), labels)
     dataset = DataSet("noise", tuple(str(i) for i in range(10)), {"train": split}, "")
-    model = prepare.build_model(recipe, dataset).to(world.device).train()
-    objective = prepare.build_objective(recipe, prepare.divide(dataset), dataset, model).to(world.device)
+    plan = make_plan(recipe, Path(), dataset, Given())
+    model = build_model(plan).to(world.device).train()
+    learner = Learner(model, plan.objective(model).to(world.device))
     pixels = torch.from_numpy(split.images.pixels).permute(0, 3, 1, 2).contiguous().to(world.device)  # pyright: ignore[reportAttributeAccessIssue]
-    feed = prepare.build_feed(recipe, split, Pixels(pixels), model.preprocess, 10, world, 0)
-    average = Average(model, 0.999)
-    state = State(model, objective, build(model, [], recipe.optimiser, on_device=True), average)
-    model.compile(options=compile_options(world.device))
-    for part in (average, *state.optimisers):
+    streams = learner.objective.streams(main_stream(plan, split, model.preprocess))
+    execution = Execution(
+        dtype=torch.bfloat16,
+        autocast=functools.partial(torch.autocast, "cuda", torch.bfloat16),
+        spread="replicate",
+        compile=False,  # a run begins with an empty compiler: here several live beside each other
+        one_thread=False,
+        on_device=True,
+        capture=capture,
+        num_workers=0,
+        train={stream.name: Pixels(pixels) for stream in streams},
+    )
+    run = assemble(plan, learner, streams, execution, world, None, print, lambda: 0)
+    run.stepper.turns[0].module.compile(options=compile_options(world.device))
+    for part in (run.state.average, *run.state.all_optimizers):
         if isinstance(part, Average | Muon):
             part.compile()
-    feed.compile()  # pyright: ignore[reportAttributeAccessIssue]
-    autocast = functools.partial(torch.autocast, "cuda", torch.bfloat16)
-    stepper = kind(state, model, feed, recipe.optimiser, accumulate=1, seed=0, world=world, autocast=autocast)
-    if isinstance(stepper, CapturedStepper):
-        stepper.compile()
-    return stepper, world
+    run.feed.compile()  # pyright: ignore[reportAttributeAccessIssue]
+    if isinstance(run.stepper, CapturedStepper):
+        run.stepper.compile()
+    return run.stepper
 
 
 def stepping(recipe: Recipe, batch: int, kind: str) -> Callable[[int], object]:
     """A step of a kind by its number, warmed up."""
     if kind == "bare":
         return bare(recipe, batch)
-    stepper, _ = make(recipe, batch, CapturedStepper if kind == "captured" else Stepper)
+    stepper = make(recipe, batch, capture=kind == "captured")
     for i in range(10):
-        stepper(i, 1e-4)
-    return lambda i: stepper(10 + i, 1e-4)
+        stepper(i, FACTOR)
+    return lambda i: stepper(10 + i, FACTOR)
 
 
 def bare(recipe: Recipe, batch: int) -> Callable[[int], object]:
     """The model's own step on a fixed batch, captured."""
-    stepper, _ = make(recipe, batch, Stepper)
-    model, optimisers = stepper.module, stepper.state.optimisers
-    images, targets = stepper.feed.batch(0)
+    stepper = make(recipe, batch, capture=False)
+    model, optimisers = stepper.turns[0].module, stepper.state.all_optimizers
+    first = stepper.feed.batch(0)
+    images, targets = first.images, first.targets["label"]
     for optimiser in optimisers:
         if isinstance(optimiser, AdamW):
             optimiser.one_kernel = True  # as the captured step sets it

@@ -1,5 +1,6 @@
 """Writes docs/zoo.md from the zoo's tables: `python docs/zoo.py`; with --check it says whether the page is current."""
 
+import json
 import sys
 import textwrap
 from collections.abc import Iterable, Sequence
@@ -31,22 +32,6 @@ GFLOPs are for one image of that resolution: two FLOPs a multiply-add, matrix pr
 *Recipes* are the trainings of the family's paper or of later work: `vitlab train RECIPE`. Their files in
 `src/vitlab/recipes` say where the figures are from, and which of them no source confirmed.
 """
-TITLES = {  # a family's section and the command that fits it; a family that is not named here has its name
-    "vit": ("Vision Transformers", "vitlab models vit-"),
-    "hybrid": ("Hybrids: a ViT over a ResNet's feature map", "vitlab models r50-vit"),
-    "bit": ("BiT: Big Transfer's ResNets", "vitlab models bit-"),
-    "cvt": ("CvT: convolutional vision Transformers", "vitlab models cvt-"),
-    "coatnet": ("CoAtNet", "vitlab models coatnet-"),
-    "vmoe": ("V-MoE: mixtures of experts", "vitlab models vmoe-"),
-    "axial": ("Axial-ViT: rows, then columns", "vitlab models axial"),
-    "sasa": ("Stand-alone self-attention", "vitlab models sasa"),
-    "non-local": ("Non-local networks", "vitlab models nonlocal"),
-    "timm": ("EfficientNet, through timm", 'vitlab models "timm:*efficientnet_b*"'),
-}
-NOTES = {
-    "vmoe": "The authors' checkpoints (`NAME.index` and its shards `NAME.data-*` beside it, from"
-    ' `gs://vmoe_checkpoints`) are read as they are: `vitlab.load("NAME.index")`.',
-}
 COLUMNS = "| name | resolution | stated | counted | GFLOPs | source |\n|-|-:|-:|-:|-:|-|"
 
 
@@ -96,10 +81,17 @@ def first_source(name: str) -> str:
     return first_source(source.removeprefix("runs/")) if source.startswith("runs/") else source.split(".")[0]
 
 
+def heading(family: str) -> tuple[str, str]:
+    """A section's title, and the command that lists its rows."""
+    described = family_of(family)
+    pattern = described.pattern
+    return described.title, f"vitlab models {json.dumps(pattern) if '*' in pattern else pattern}"
+
+
 def opening(family: str) -> str:
     """What stands between a section's command and its table."""
-    names = [f"`{name}`" for name in recipes_of(family)]
-    parts = ([f"Recipes: {', '.join(names)}."] if names else []) + ([NOTES[family]] if family in NOTES else [])
+    names, note = [f"`{name}`" for name in recipes_of(family)], family_of(family).note
+    parts = ([f"Recipes: {', '.join(names)}."] if names else []) + ([note] if note else [])
     return "".join(f"{textwrap.fill(part, 120, break_on_hyphens=False)}\n\n" for part in parts)
 
 
@@ -107,7 +99,7 @@ def page(rows: Sequence[ZooRow]) -> str:
     """The whole document."""
     parts = [HEAD]
     for family, members in sections(rows).items():
-        title, command = TITLES.get(family, (family, "vitlab models"))
+        title, command = heading(family)
         parts.append(
             f"\n## {title}\n\n    {command}\n\n{opening(family)}{COLUMNS}\n" + "\n".join(map(line, members)) + "\n"
         )

@@ -27,10 +27,10 @@ def before_step(step: int, happens: Callable[[Stepper], None], patch: pytest.Mon
     """Something happens before that step is made."""
     make = kind.__call__
 
-    def changed_step(self: Stepper, at: int, rate: float) -> bool:
+    def changed_step(self: Stepper, at: int, factor: float) -> bool:
         if at == step:
             happens(self)
-        return make(self, at, rate)
+        return make(self, at, factor)
 
     patch.setattr(kind, "__call__", changed_step)
 
@@ -54,6 +54,6 @@ def spoil_at(step: int, patch: pytest.MonkeyPatch) -> None:
 
     def spoilt(stepper: Stepper) -> None:
         with torch.no_grad():
-            stepper.parameters[0].fill_(float("nan"))
+            stepper.turns[0].parameters[0].fill_(float("nan"))
 
     before_step(step, spoilt, patch, Stepper)

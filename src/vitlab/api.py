@@ -11,27 +11,36 @@ from typing import TYPE_CHECKING, Any, Literal, cast
 from vitlab.core.devices import choose_device
 from vitlab.core.errors import ConfigError, DataError, Error
 from vitlab.core.files import free_path
+from vitlab.core.registry import permit
 from vitlab.data.decoding import Input, StrPath, find_inputs
-from vitlab.evaluation import prediction
-from vitlab.evaluation.prediction import Prediction, Scored
+from vitlab.inference import predict as prediction
+from vitlab.inference.predict import Prediction
 from vitlab.models.contract import Model
 from vitlab.models.create import create
 from vitlab.models.zoo import ZooRow, list_models
+from vitlab.tasks import task_for
+from vitlab.tasks.contract import Answer, Scored
 from vitlab.weights.card import renew_card
 from vitlab.weights.load import load, save
 
 if TYPE_CHECKING:  # what only training and measuring need is imported when something is trained or measured
+    from torch import nn
+
     from vitlab.evaluation.contract import Result
     from vitlab.evaluation.embedding import Embedding
     from vitlab.inspection.gather import Inspection
+    from vitlab.objectives.contract import Objective
     from vitlab.reporting.make import Plan, Report
+    from vitlab.reporting.purpose import Purpose
+    from vitlab.training.finish import Outcome
+    from vitlab.training.plan import Given
     from vitlab.training.recipe import Recipe
-    from vitlab.training.session import Outcome
     from vitlab.weights.export import Exported, Precision, Sizes
     from vitlab.weights.int8 import Quantised
     from vitlab.weights.push import Pushed
 
 __all__ = [
+    "Answer",
     "Prediction",
     "Scored",
     "ZooRow",
@@ -60,23 +69,35 @@ def predict(
     images: Input | Iterable[Input],
     top: int = 5,
     *,
+    task: str | None = None,
     batch_size: int = 32,
     progress: Callable[[int, int], None] | None = None,
 ) -> list[Prediction]:
-    """The `top` classes of each image, by softmax; an image that cannot be read gets an `error` instead.
+    """What the model says of each image: a classifier's `top` classes, a mask, or numbers, as its task has it.
 
-    `model` is a model or a source for `load`; `images` are paths (folders are searched), PIL images or arrays, one or
-    several. `progress` is called with the number of images answered so far and of all.
+    An image that cannot be read gets an `error` instead. `model` is a model or a source for `load`; `images` are paths
+    (folders are searched), PIL images or arrays, one or several. `task` is the model's, unless it is in a file
+    ('mine.py:NAME') and must be given again. `progress` is called with the number of images answered so far and of all.
     """
     prediction.check(top, batch_size)
-    items = find_inputs(images)
-    return prediction.predict(_named(model)[0], items, top, batch_size, progress)
+    permit(*([] if task is None else [task]))
+    items, loaded = find_inputs(images), _named(model)[0]
+    return prediction.predict(loaded, items, top, batch_size, progress, task=task_for(loaded, task))
 
 
 def train(
-    recipe: "Recipe | str", *, out: StrPath | None = None, device: str | None = None, show: bool = False
+    recipe: "Recipe | str",
+    *,
+    model: "Model | nn.Module | None" = None,
+    objective: "Objective | None" = None,
+    out: StrPath | None = None,
+    device: str | None = None,
+    show: bool = False,
 ) -> "Outcome":
-    """A run by a recipe or its name, in the folder `out` or a new one under runs/; `show` reports on standard error."""
+    """A run by a recipe or its name, in the folder `out` or a new one under runs/; `show` reports on standard error.
+
+    A `model` or an `objective` of one's own takes the place of the recipe's; resuming the run needs it again.
+    """
     from vitlab.recipes import find_recipe
     from vitlab.training import session
     from vitlab.training.recipe import Recipe
@@ -84,23 +105,45 @@ def train(
     chosen, device = find_recipe(recipe) if isinstance(recipe, str) else recipe, choose_device(device)
     if not isinstance(chosen, Recipe):
         raise Error(f"A recipe is a Recipe or the name of one, not {type(chosen).__name__}.")
-    return _reported(session.train(chosen, _run_folder(out, chosen.name), device=device, show=show), device)
+    permit(*chosen.names().values())
+    given = _given(model, objective)
+    chosen = session.with_given(chosen, given)
+    folder = _run_folder(out, chosen.name)
+    return _reported(session.train(chosen, folder, device=device, show=show, given=given), device)
 
 
-def resume(run: StrPath, *, recipe: "Recipe | None" = None, device: str | None = None, show: bool = False) -> "Outcome":
-    """Go on with a run from its last checkpoint.
+def resume(
+    run: StrPath,
+    *,
+    recipe: "Recipe | None" = None,
+    model: "Model | nn.Module | None" = None,
+    objective: "Objective | None" = None,
+    device: str | None = None,
+    show: bool = False,
+) -> "Outcome":
+    """Continue a run from its last checkpoint.
 
-    A `recipe` may say otherwise than the run's how it is computed and where its data are, not what it computes.
+    A `recipe` may say otherwise than the run's how it is computed and where its data are, not what it computes. A model
+    or an objective that was given as an object is given again, and so, in a recipe, is what is in a file.
     """
     from vitlab.training import session
 
-    device = choose_device(device)
-    return _reported(session.resume(Path(run), recipe=recipe, device=device, show=show), device)
+    device, given = choose_device(device), _given(model, objective)
+    permit(*(() if recipe is None else recipe.names().values()))
+    return _reported(session.resume(Path(run), recipe=recipe, device=device, show=show, given=given), device)
+
+
+def _given(model: "Model | nn.Module | None", objective: "Objective | None") -> "Given":
+    from vitlab.training.plan import Given
+
+    return Given(model, objective)
 
 
 def report(
     run: StrPath,
     *,
+    task: str | None = None,
+    data: str | None = None,
     images: int | None = None,
     device: str | None = None,
     progress: Callable[[int, int], None] | None = None,
@@ -108,27 +151,44 @@ def report(
     """Write a run's `report.html` again, also while it goes on; `images` held-out pictures are looked at.
 
     By default as many as take some seconds. What cannot be had, as where the data is gone, is said in the report.
+    `task` is the run's, unless it is in a file ('mine.py:NAME') and must be given again; so is `data`, unless it was
+    moved.
     """
     from vitlab.reporting.make import make_report
 
     folder, where = Path(run), choose_device(device)
-    return make_report(folder, lambda: _plan(folder), images=images, device=where, progress=progress)
+    purpose = _purpose(folder, task) if (folder / "recipe.json").is_file() else None
+    return make_report(
+        folder, lambda: _plan(folder, data), purpose=purpose, images=images, device=where, progress=progress
+    )
 
 
-def _plan(folder: Path) -> "Plan":
-    """A run's data, divided as training had it, and its number of steps."""
-    from vitlab.core.config import from_dict
-    from vitlab.core.record import read_json
+def _purpose(folder: Path, task: str | None) -> "Purpose":
+    """What a run's model is for, by its recipe or by the name of the same task in this call."""
+    from vitlab.reporting.purpose import Purpose
+    from vitlab.tasks import TASKS
+    from vitlab.training.recipe import chosen
+    from vitlab.training.session import recipe_of
+
+    recipe = recipe_of(folder)
+    permit(*([] if task is None else [task]))
+    choice = dataclasses.replace(recipe.task, name=task or recipe.task.name)
+    kind, options = chosen(TASKS, choice, where="task")
+    return Purpose(task=kind.build(options), name=choice.name, summary=kind.summary, loss=recipe.loss)
+
+
+def _plan(folder: Path, data: str | None) -> "Plan":
+    """A run's data, divided as training had it, and its number of steps; `data` is where it is now."""
     from vitlab.reporting.make import Plan
-    from vitlab.training.durations import Pace
-    from vitlab.training.prepare import divide, open_parts
-    from vitlab.training.recipe import Recipe
-    from vitlab.training.schedules import resolve
+    from vitlab.training.plan import open_parts, planned_steps
+    from vitlab.training.session import recipe_of
 
-    path = folder / "recipe.json"
-    recipe = from_dict(Recipe, read_json(path), where=str(path))
+    recipe = recipe_of(folder)
+    if data is not None:
+        permit(data)
+        recipe = dataclasses.replace(recipe, data=dataclasses.replace(recipe.data, source=_source(data, "data")))
     dataset = open_parts(recipe)
-    return Plan(dataset, resolve(recipe.schedule, Pace(recipe.batch_size, len(divide(dataset).train))).total)
+    return Plan(dataset, planned_steps(recipe, dataset))
 
 
 def _reported(outcome: "Outcome", device: str | None) -> "Outcome":
@@ -145,8 +205,9 @@ def _reported(outcome: "Outcome", device: str | None) -> "Outcome":
 
 def finetune(
     data: StrPath,
-    model: StrPath,
+    model: "StrPath | Model | nn.Module",
     *,
+    task: str = "classification",
     out: StrPath | None = None,
     steps: int | None = None,
     rate: float | None = None,
@@ -162,35 +223,42 @@ def finetune(
 ) -> "Outcome":
     """Transfer trained weights to a data set as the paper does; what is None follows from the data's size.
 
-    Without a GPU the resolution stays the model's own; with one, models of 224 px up to 384 are trained at 384, or at
-    the next size that their patches divide. A BiT is trained by its own rule.
+    `model` is a source for `load`, a model, or a module of one's own that makes logits, features or a map of images.
+    `task` is classification, segmentation, or one of one's own as 'mine.py:NAME'. Without a GPU the resolution stays
+    the model's own; with one, models of 224 px up to 384 are trained at 384, or at the next size that their patches
+    divide. A BiT is trained by its own rule.
     """
+    from vitlab.core.config import Choice
     from vitlab.data.resident import LOOK_AT, sizes
     from vitlab.recipes.finetuning import finetune_recipe
     from vitlab.recipes.transfer import transfer_recipe
-    from vitlab.training.prepare import divide, open_parts
+    from vitlab.training.plan import divide, open_parts
 
-    device, data, model = choose_device(device), _source(data, "data"), _source(model, "model")
+    device, data, given = choose_device(device), _source(data, "data"), None
+    if not isinstance(model, str | os.PathLike):
+        given, model = model, "given"
+    source = _source(model, "model")
+    permit(task, data)
     if freeze not in ("none", "backbone"):
         raise Error(f"freeze must be none or backbone, not {freeze!r}.")
     draft = finetune_recipe(  # so that nonsense is refused before anything is read
         data,
-        model,
+        source,
         steps=1 if steps is None else steps,
         rate=1.0 if rate is None else rate,
         warmup=0,
         held_out=val_fraction,
         batch_size=1 if batch_size is None else batch_size,
     )
-    draft = dataclasses.replace(draft, patience=patience, seed=seed)
+    draft = dataclasses.replace(draft, patience=patience, seed=seed, task=Choice(task))
     images = divide(open_parts(draft)).train
     pictures = sorted(sizes(images, max(len(images) // LOOK_AT, 1)), key=math.prod) or list(sizes(images))
     if not pictures:
         raise DataError(f"None of the {len(images):,} training images of {data} can be read.")
     recipe = transfer_recipe(
         data,
-        model,
-        load(model).config,
+        source,
+        load(source).config if given is None else _config_of(given, image_size),
         num_images=len(images),
         picture=pictures[len(pictures) // 2],
         on_gpu=device.startswith("cuda"),
@@ -201,9 +269,17 @@ def finetune(
         image_size=image_size,
     )
     parts = dataclasses.replace(recipe.model, train_only="head" if freeze == "backbone" else "all", lora=lora)
-    return train(
-        dataclasses.replace(recipe, model=parts, patience=patience, seed=seed), out=out, device=device, show=show
-    )
+    recipe = dataclasses.replace(recipe, model=parts, patience=patience, seed=seed, task=draft.task)
+    return train(recipe, model=given, out=out, device=device, show=show)
+
+
+def _config_of(model: "Model | nn.Module", image_size: int | None) -> Any:
+    """What is known of a model that was given: of a module, the size at which it is to see pictures."""
+    from vitlab.models.outside import OutsideConfig
+
+    if isinstance(model, Model):
+        return model.config
+    return OutsideConfig(name=type(model).__name__, image_size=(image_size or 224, image_size or 224))
 
 
 def inspect(
@@ -270,26 +346,39 @@ def evaluate(
 ) -> "Result":
     """What a protocol (accuracy, real, fewshot, linear, knn, finetune, vtab, cost) measures of a model on a data set.
 
-    Keywords that are not named here are the protocol's own, and unknown ones are refused. Features are kept in `cache`
-    unless `keep` is False. Processes that torchrun started share the work, and all get the same result.
+    `mine.py:NAME` is one of your own. Keywords that are not named here are the protocol's own, and unknown ones are
+    refused. Features are kept in `cache` unless `keep` is False. Processes that torchrun started share the work, and
+    all get the same result.
     """
+    from vitlab.evaluation.request import How, Request, checked_options
     from vitlab.evaluation.testtime import TestTime
-    from vitlab.studies import evaluate as evaluation
+    from vitlab.studies import PROTOCOLS
+    from vitlab.studies.evaluate import HOST
 
-    how = evaluation.How(
-        split=split,
-        name=name,
-        image_size=image_size,
-        views=TestTime(crops=crops, flip=flip, resize=resize),
-        batch_size=batch_size,
-        workers=workers,
-        cache=None if cache is None else Path(cache),
-        keep=keep,
-        device=choose_device(device),
-        precision=precision,
+    protocol = str(protocol)  # what is no name is refused as one that is not known
+    permit(protocol, *([] if data is None else [data]))
+    found = PROTOCOLS.find(protocol)
+    request = Request(
+        protocol=found.name,
+        model=model if isinstance(model, Model) else _source(model, "model"),
+        data=data,
+        options=checked_options(found, options),
+        how=How(
+            split=split,
+            name=name,
+            image_size=image_size,
+            views=TestTime(crops=crops, flip=flip, resize=resize),
+            batch_size=batch_size,
+            workers=workers,
+            cache=None if cache is None else Path(cache),
+            keep=keep,
+            device=choose_device(device),
+            precision=precision,
+        ),
+        host=HOST,
+        progress=progress,
     )
-    source = model if isinstance(model, Model) else _source(model, "model")
-    return evaluation.evaluate(protocol, source, data, how=how, options=options, progress=progress)
+    return found.run(request)
 
 
 def embed(

@@ -16,8 +16,8 @@ import vitlab
 import vitlab.api
 from tiny_vits import colours_vit
 from vitlab.cli import main
-from vitlab.cli.evaluate import EXAMPLES, SUMMARIES
 from vitlab.data.open import open_data
+from vitlab.studies import PROTOCOLS
 from vitlab.studies.grid import GridStopped
 
 
@@ -250,18 +250,10 @@ def test_an_option_that_would_do_nothing_is_refused(
     assert option in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("protocol", SUMMARIES)
+@pytest.mark.parametrize("protocol", [*PROTOCOLS.names(), "compare"])
 def test_every_protocols_help_has_examples(protocol: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["evaluate", protocol, "--help"]) == 0
     assert f"  vitlab evaluate {protocol} " in capsys.readouterr().out
-
-
-def test_an_example_names_options_that_there_are(capsys: pytest.CaptureFixture[str]) -> None:
-    for protocol, examples in EXAMPLES.items():
-        assert main(["evaluate", protocol, "--help"]) == 0
-        known = capsys.readouterr().out.split("show this help", 1)[1]
-        for example in examples:
-            assert all(word in known for word in example.split() if word.startswith("--"))
 
 
 def test_fine_tuning_tells_its_choice_and_its_cost(
@@ -304,7 +296,7 @@ def test_a_grid_that_a_signal_ended_says_so(
 
 
 def test_the_examples_of_finetune_name_data_with_a_test_part() -> None:
-    named = [example.split("--data ")[1].split()[0] for example in EXAMPLES["finetune"]]
+    named = [example.split("--data ")[1].split()[0] for example in PROTOCOLS.find("finetune").examples]
     assert named == ["pets", "digits"]
     assert {"train", "test"} <= set(open_data("digits").splits)
 

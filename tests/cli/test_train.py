@@ -15,11 +15,13 @@ from vitlab.cli import main
 from vitlab.cli.train import report
 from vitlab.data.augmentation import Augmentation
 from vitlab.models.create import create
+from vitlab.objectives.cross_entropy import Loss
+from vitlab.objectives.distillation import DistillationOptions
 from vitlab.recipes import RECIPES
+from vitlab.training.finish import Outcome
 from vitlab.training.optimisers import Optimiser
-from vitlab.training.recipe import DataChoice, Loss, ModelChoice, Recipe, Teacher
+from vitlab.training.recipe import DataChoice, ModelChoice, Recipe
 from vitlab.training.schedules import Schedule
-from vitlab.training.session import Outcome
 from vitlab.weights.load import save
 
 __all__ = ["short", "small_set"]
@@ -174,7 +176,7 @@ def test_what_no_option_is_gets_one_sentence(
     assert capsys.readouterr().err == f"vitlab: {sentence} See vitlab train digits --help.\n"
 
 
-OPTIONS = [Recipe, ModelChoice, DataChoice, Augmentation, Loss, Teacher, Optimiser, Schedule]
+OPTIONS = [Recipe, ModelChoice, DataChoice, Augmentation, Loss, DistillationOptions, Optimiser, Schedule]
 
 
 @pytest.mark.parametrize("kind", OPTIONS)

@@ -7,63 +7,14 @@ import pytest
 import torch
 
 from vitlab.core.config import from_dict, to_dict
-from vitlab.core.errors import Error
+from vitlab.core.errors import CannotHoldError, ConfigError, Error
+from vitlab.models import FAMILIES
 from vitlab.models.contract import Model, Tokens
 from vitlab.models.cost import count_flops, count_parameters
-from vitlab.models.create import FAMILIES, empty_model
+from vitlab.models.create import empty_model
 from vitlab.models.resnet import to_map, to_tokens
 from vitlab.models.units import UnitNet
 from vitlab.weights.load import load, save
-
-SMALL: dict[str, dict[str, Any]] = {
-    "vit": {
-        "image_size": (32, 48),
-        "patch_size": 8,
-        "width": 32,
-        "depth": 2,
-        "mlp_dim": 64,
-        "heads": 4,
-        "num_classes": 5,
-    },
-    "hybrid": {
-        "image_size": (32, 48),
-        "patch_size": 8,
-        "width": 32,
-        "depth": 2,
-        "mlp_dim": 64,
-        "heads": 4,
-        "num_classes": 5,
-        "resnet_layers": (1,),
-        "resnet_width": 32,
-    },
-    "bit": {"image_size": (32, 48), "layers": (1, 2), "width": 32, "num_classes": 5},
-    "cvt": {"image_size": (32, 48), "widths": (16, 32), "depths": (1, 2), "heads": (2, 4), "num_classes": 5}
-    | {"patch_sizes": (7, 3), "patch_strides": (4, 2), "patch_paddings": (2, 1)},
-    "coatnet": {"image_size": (32, 48), "stem": (8, 16), "kinds": ("conv", "attention"), "num_classes": 5}
-    | {"depths": (1, 2), "widths": (16, 32), "strides": (2, 2), "head_width": 8},
-    "axial": {"image_size": (32, 48), "patch_size": 8, "width": 32, "depth": 2, "mlp_dim": 64, "heads": 4}
-    | {"num_classes": 5},
-    "sasa": {"image_size": (32, 48), "layers": (1, 2), "width": 16, "window": 3, "heads": 2, "num_classes": 5},
-    "non-local": {"image_size": (32, 48), "layers": (1, 2), "width": 16, "stages": (2,), "num_classes": 5},
-    "timm": {"name": "test_vit", "image_size": (32, 48), "num_classes": 5}
-    | {"arguments": {"patch_size": 8, "embed_dim": 32, "depth": 2, "num_heads": 4, "dynamic_img_size": False}},
-    "vmoe": {  # with room for every token: what a full expert drops depends on the other images
-        "image_size": (32, 48),
-        "patch_size": 8,
-        "width": 32,
-        "depth": 2,
-        "mlp_dim": 64,
-        "heads": 4,
-        "num_classes": 5,
-        "num_experts": 4,
-        "capacity": 2.0,
-        "router_noise": 0.0,
-    },
-}
-
-
-LAYERS = {"vit": 2, "hybrid": 2, "bit": 3, "cvt": 3, "coatnet": 3, "axial": 2, "sasa": 3, "non-local": 3}
-LAYERS |= {"timm": 2, "vmoe": 2}  # as the sizes above say
 
 
 def finished(model: Model, last: Tokens) -> torch.Tensor:
@@ -76,8 +27,9 @@ def finished(model: Model, last: Tokens) -> torch.Tensor:
     return owner.norm(last.values)
 
 
-def build(family: str) -> Model:
-    config = from_dict(FAMILIES[family].config, SMALL[family], where=family)
+def build(family: str, **changes: Any) -> Model:
+    described = FAMILIES.find(family)
+    config = from_dict(described.config, {**described.example, **changes}, where=family)
     model = empty_model(config).to_empty(device="cpu")
     model.initialize()
     for parameter in model.parameters():
@@ -88,11 +40,7 @@ def build(family: str) -> Model:
     return model.eval()
 
 
-def test_every_family_has_a_small_model_here() -> None:
-    assert set(SMALL) == set(FAMILIES)
-
-
-@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("family", FAMILIES.names())
 class TestFamily:
     def test_shapes(self, family: str) -> None:
         model, images = build(family), torch.randn(2, 3, 32, 48)
@@ -111,7 +59,7 @@ class TestFamily:
         model, images = build(family), torch.randn(1, 3, 32, 48)
         layers, embedded = model.features(images), model.embed(images)
         encoded = model.encode(embedded)
-        assert len(layers) == 1 + LAYERS[family]
+        assert len(layers) == 1 + model.num_layers
         assert torch.equal(layers[0].values, embedded.values)
         assert layers[-1].layout == encoded.layout
         torch.testing.assert_close(finished(model, layers[-1]), encoded.values, rtol=1e-4, atol=1e-5)
@@ -130,6 +78,54 @@ class TestFamily:
         alone = [model.pool(model.encode(model.embed(images[i : i + 1]).keep(places[i : i + 1]))) for i in range(2)]
         torch.testing.assert_close(few, torch.cat(alone), rtol=1e-4, atol=1e-5)
         assert not torch.allclose(few, whole, atol=1e-2)
+        before_positions = model.place(model.patchify(images).keep(places))
+        torch.testing.assert_close(before_positions.values, tokens.keep(places).values, rtol=1e-6, atol=1e-6)
+        torch.testing.assert_close(model.pool(model.encode(before_positions)), few, rtol=1e-4, atol=1e-5)
+
+    def test_embed_is_patchify_then_place(self, family: str) -> None:
+        model, images = build(family), torch.randn(2, 3, 32, 48)
+        if not model.has_patches:
+            for step in (model.patches, model.patchify):
+                with pytest.raises(ConfigError, match="does not cut images into patches"):
+                    step(images)
+            return
+        tokens, embedded = model.patchify(images), model.embed(images)
+        assert (tokens.num_prefix, tokens.grid, tokens.values.shape[:2]) == (0, (4, 6), (2, 24))
+        assert torch.equal(model.place(tokens).values, embedded.values)
+        pixels, grid = model.patches(images)
+        assert grid == (4, 6)
+        for row, column in ((0, 0), (2, 5)):
+            patch = images[:, :, 8 * row : 8 * row + 8, 8 * column : 8 * column + 8]
+            assert torch.equal(pixels[:, 6 * row + column], patch.flatten(1))
+        other = tokens.values.clone()
+        other[:, 7] = 1.0  # in the place of a patch
+        changed = (model.place(tokens.with_values(other)).patches - embedded.patches).abs().amax(dim=(0, 2))
+        assert changed.nonzero().flatten().tolist() == [7]
+
+    def test_the_head_reads_what_is_pooled(self, family: str) -> None:
+        model, images = build(family), torch.randn(2, 3, 32, 48)
+        torch.testing.assert_close(
+            model.pooled(images), model.pool(model.encode(model.embed(images))), rtol=1e-4, atol=1e-5
+        )
+        assert torch.equal(model.head(model.pooled(images)), model(images))
+
+    def test_dense_head(self, family: str, tmp_path: Path) -> None:
+        model, images = build(family, head="patches"), torch.randn(2, 3, 32, 48)
+        logits = model(images)
+        assert logits.shape == (2, 5, 32, 48)
+        torch.testing.assert_close(model.probabilities(logits).sum(dim=1), torch.ones(2, 32, 48))
+        logits[:, :, 20:, 30:].square().sum().backward()
+        without = [name for name, parameter in model.named_parameters() if parameter.grad is None]
+        assert without == []
+        assert all(parameter.grad.abs().sum() > 0 for name, parameter in model.named_parameters() if "weight" in name)  # pyright: ignore[reportOptionalMemberAccess]
+        save(model, tmp_path / "dense")
+        again = load(tmp_path / "dense")
+        assert torch.equal(again(images), model(images))
+        other = load(tmp_path / "dense", num_classes=3)
+        assert other(images).shape == (2, 3, 32, 48)
+        assert load(tmp_path / "dense", head="pooled")(images).shape == (2, 5)
+        with pytest.raises(CannotHoldError, match="no place for a head on patches"):
+            save(model, tmp_path / "x", "timm")
 
     def test_save_and_load_to_the_bit(self, family: str, tmp_path: Path) -> None:
         model, images = build(family), torch.randn(2, 3, 32, 48)
@@ -162,7 +158,7 @@ class TestFamily:
 
 
 # Each takes some ten seconds: a transformer and a CNN by default (test_vmoe.py has experts), the others under `slow`.
-TRACED = [pytest.param(name, marks=() if name in ("vit", "bit") else pytest.mark.slow) for name in FAMILIES]
+TRACED = [pytest.param(name, marks=() if name in ("vit", "bit") else pytest.mark.slow) for name in FAMILIES.names()]
 
 
 @pytest.mark.compiled
@@ -177,7 +173,7 @@ def test_compiled_is_the_same(family: str) -> None:
 @pytest.mark.slow
 @pytest.mark.compiled
 @pytest.mark.inductor
-@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("family", FAMILIES.names())
 def test_compiled_by_inductor_trains_the_same(family: str) -> None:
     model, images = build(family).train(), torch.randn(2, 3, 32, 48)
     model(images).square().sum().backward()

@@ -26,8 +26,9 @@ from vitlab.evaluation.fewshot import fewshot_accuracy, fewshot_sweep
 from vitlab.evaluation.knn import knn_accuracy
 from vitlab.evaluation.linear import linear
 from vitlab.evaluation.logistic import Probe
-from vitlab.evaluation.options import CostOptions, FewshotOptions
-from vitlab.evaluation.protocols import measure
+from vitlab.evaluation.protocols.cost import CostOptions
+from vitlab.evaluation.protocols.fewshot import FewshotOptions
+from vitlab.evaluation.request import measure
 from vitlab.evaluation.subject import Precision, subject_from, subject_of
 from vitlab.models.contract import Model
 
@@ -122,7 +123,7 @@ def test_pinned_batches_of_workers_are_the_right_ones(tmp_path: Path) -> None:
     for index, file in enumerate(files):
         Image.new("RGB", (64, 64), (index % 256, index // 256, 0)).save(file)
     subject = subject_from(number, name="numbers", preprocess=Preprocess(size=(64, 64)), device=DEVICE)
-    split = Split(GivenImages(files), np.zeros(len(files), np.int64))
+    split = Split.labelled(GivenImages(files), np.zeros(len(files), np.int64))
     found = extract(subject, split, "numbers", Reading(batch_size=32, workers=2))
     assert found.values[:, 0].tolist() == list(range(700))
 

@@ -1,19 +1,25 @@
 """Training on a real GPU: the same as on a CPU, captured or not, resumed, sharded."""
 
+import dataclasses
+import json
 import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 
 from changing import changed, lose_at
+from vitlab.core.config import to_dict
 from vitlab.core.random import key
 from vitlab.data.augmentation import Augmentation, augment, crop, erase, mix
 from vitlab.models.stages import dropped
 from vitlab.training import session
 from vitlab.training.captured import CapturedStepper
+from vitlab.training.execution import Execution, decide
+from vitlab.training.hooks import DivergedError
 from vitlab.training.recipe import Recipe
 from vitlab.weights.load import load
 
@@ -37,6 +43,15 @@ def exact(recipe: Recipe, **fields: object) -> Recipe:
     same = {"model.dropout": 0.0, "model.drop_path": 0.0, "precision": "float32", "keep": "last"}
     sgd = {"optimiser.name": "sgd", "optimiser.weight_decay": 0.0, "optimiser.rate": 0.05}
     return changed(recipe, **(same | sgd | fields))
+
+
+def capture_nothing(patch: pytest.MonkeyPatch) -> None:
+    """Every step from here on is launched kernel by kernel."""
+
+    def launched(*args: Any) -> Execution:
+        return dataclasses.replace(decide(*args), capture=False)
+
+    patch.setattr(session, "decide", launched)
 
 
 def test_cpu_and_gpu_train_alike(short: Recipe, tmp_path: Path) -> None:
@@ -64,11 +79,11 @@ def test_captured_steps_are_the_same_steps(
     used: list[type] = []
     made = CapturedStepper.__call__
     monkeypatch.setattr(
-        CapturedStepper, "__call__", lambda self, step, rate: (used.append(type(self)), made(self, step, rate))[1]
+        CapturedStepper, "__call__", lambda self, step, factor: (used.append(type(self)), made(self, step, factor))[1]
     )
     session.train(recipe, tmp_path / "captured", device="cuda", show=False)
     assert len(used) == 24
-    monkeypatch.setattr(session, "can_capture", lambda _: False)
+    capture_nothing(monkeypatch)
     session.train(changed(recipe, compile=False), tmp_path / "eager", device="cuda", show=False)
     assert close(final(tmp_path / "captured"), final(tmp_path / "eager")) < 1e-3
 
@@ -106,8 +121,6 @@ def test_a_lost_run_goes_on(short: Recipe, tmp_path: Path, monkeypatch: pytest.M
 
 
 def test_a_step_that_is_not_finite_is_left_out_on_the_device(short: Recipe, tmp_path: Path) -> None:
-    from vitlab.training.loop import DivergedError
-
     recipe = changed(short, **{"optimiser.rate": 1e30, "optimiser.clip": None, "max_skipped": 3})
     with pytest.raises(DivergedError, match="not finite"):
         session.train(recipe, tmp_path / "run", device="cuda", show=False)
@@ -159,10 +172,6 @@ def test_one_sharded_rank_trains_as_one_process(short: Recipe, tmp_path: Path) -
         "recipe = from_dict(Recipe, json.loads(Path(sys.argv[1]).read_text()), where='test')\n"
         "session.train(recipe, Path(sys.argv[2]), device='cuda', show=False)\n"
     )
-    import json
-
-    from vitlab.core.config import to_dict
-
     (tmp_path / "recipe.json").write_text(json.dumps(to_dict(changed(recipe, spread="shard"))))
     command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "1", str(script)]
     run = subprocess.run(
@@ -188,7 +197,7 @@ def test_captured_steps_keep_batch_norms_statistics_too(
     plain = {"model.source": "sasa-digits", "model.set": (), "model.image_size": 32, "optimiser.rate": 1e-3}
     recipe = exact(short, **plain)
     session.train(recipe, tmp_path / "captured", device="cuda", show=False)
-    monkeypatch.setattr(session, "can_capture", lambda _: False)
+    capture_nothing(monkeypatch)
     session.train(recipe, tmp_path / "eager", device="cuda", show=False)
     captured, eager = (load(tmp_path / name).state_dict() for name in ("captured", "eager"))
     assert any(name.endswith("running_mean") for name in captured)

@@ -80,7 +80,7 @@ def pictures(size: tuple[int, int]) -> Tensor:
 def assert_same(ours: Tensor, theirs: Tensor) -> None:
     assert theirs.abs().max() > 0.1
     assert (theirs[0] - theirs[1]).abs().max() > 1e-3 * theirs.abs().max(), "the images make no difference"
-    assert (ours - theirs).abs().max() <= 1e-5 * theirs.abs().max()
+    assert (ours - theirs).abs().max() <= 2e-5 * theirs.abs().max()  # 1.1e-5 on a CPU without AVX-512
 
 
 @each_case

@@ -27,9 +27,9 @@ from vitlab.core.peers import import_timm
 from vitlab.inspection.capture import attention_gradients, attention_of
 from vitlab.models.cost import count_parameters
 from vitlab.models.create import empty_model
+from vitlab.models.heads import DistilledHead
 from vitlab.models.timm_adapter import TimmModel
 from vitlab.models.timm_build import TimmConfig
-from vitlab.models.vit import DistilledHead
 from vitlab.models.zoo import find_row, list_models
 from vitlab.training.optimisers import Optimiser, kinds
 

@@ -18,17 +18,19 @@ import vitlab
 from changing import changed, spoil_at
 from short_runs import write_damaged_folder
 from vitlab.core.errors import ConfigError, Error
-from vitlab.training import prepare, session
-from vitlab.training.loop import DivergedError
+from vitlab.training import session
+from vitlab.training.finish import Outcome
+from vitlab.training.hooks import DivergedError
 from vitlab.training.recipe import Recipe
 from vitlab.training.run import RunError, locked
+from vitlab.training.scoring import Scoring
 
 
-def run(recipe: Recipe, folder: Path) -> session.Outcome:
+def run(recipe: Recipe, folder: Path) -> Outcome:
     return session.train(recipe, folder, device="cpu", show=False)
 
 
-def resume(folder: Path) -> session.Outcome:
+def resume(folder: Path) -> Outcome:
     return session.resume(folder, device="cpu", show=False)
 
 
@@ -94,7 +96,7 @@ def test_a_signal_in_an_evaluation_does_not_wait_for_its_end(
     recipe = changed(short, **{"data.source": str(tmp_path / "data")})
     whole = run(recipe, tmp_path / "whole")
     begun, nth = [], {"middle": 1, "last": 4, "test": 5}[part]
-    batches = prepare._evaluation
+    batches = Scoring._batches
 
     def told(*args: Any) -> Any:
         begun.append(args)
@@ -103,7 +105,7 @@ def test_a_signal_in_an_evaluation_does_not_wait_for_its_end(
         return batches(*args)
 
     with monkeypatch.context() as patch:
-        patch.setattr(prepare, "_evaluation", told)
+        patch.setattr(Scoring, "_batches", told)
         ended = run(recipe, tmp_path / "stopped")
     assert (ended.status, ended.step) == (143, 6 if part == "middle" else 24)
     assert len(begun) == nth

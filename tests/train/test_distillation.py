@@ -12,6 +12,7 @@ import torch.distributed.checkpoint as dcp
 from safetensors.torch import load_file
 
 import vitlab
+from batches import labelled
 from changing import changed, lose_at
 from vitlab.core.errors import ConfigError
 from vitlab.models.timm_adapter import TimmModel
@@ -19,7 +20,9 @@ from vitlab.models.vit import DistilledHead
 from vitlab.objectives.distillation import Distillation
 from vitlab.recipes import find_recipe
 from vitlab.training import checkpoints, session
-from vitlab.training.prepare import build_model, build_objective, divide, open_parts
+from vitlab.training.learner import Learner
+from vitlab.training.model import build_model
+from vitlab.training.plan import Given, Plan, make_plan, open_parts
 from vitlab.training.recipe import Recipe
 from vitlab.training.run import RunError
 
@@ -28,7 +31,15 @@ SMALL_DEIT = ["patch_size=2", "width=32", "depth=2", "mlp_dim=64", "heads=4"]
 
 def distilling(recipe: Recipe, teacher: Path | str, **fields: Any) -> Recipe:
     student = {"model.source": "deit-ti16-224", "model.set": SMALL_DEIT, "model.image_size": 8}
-    return changed(recipe, **student, **{"teacher.source": str(teacher)}, **fields)
+    return changed(recipe, **student, objective=taught_by(teacher), **fields)
+
+
+def taught_by(teacher: Path | str, **options: Any) -> dict[str, Any]:
+    return {"name": "distillation", "teacher": str(teacher), **options}
+
+
+def plan_of(recipe: Recipe, folder: Path) -> Plan:
+    return make_plan(recipe, folder, open_parts(recipe), Given())
 
 
 @pytest.fixture
@@ -67,25 +78,35 @@ def test_a_lost_run_with_a_teacher_goes_on_to_the_bit(
 def test_any_student_learns_from_any_teacher(short: Recipe, tmp_path: Path, kind: str) -> None:
     """A ConvNet of timm's at another size teaches a plain ViT, which has one head for both."""
     vitlab.save(vitlab.create("timm:test_resnet", num_classes=3, image_size=32), tmp_path / "teacher")
-    fields = {"teacher.source": str(tmp_path / "teacher"), "teacher.kind": kind, "schedule.total": "5 steps"}
+    fields = {"objective": taught_by(tmp_path / "teacher", kind=kind), "schedule.total": "5 steps"}
     ended = session.train(changed(short, **fields), tmp_path / "run", device="cpu", show=False)
     assert ended.step == 5
 
 
-def test_a_distilled_model_of_timms_learns_with_both_heads(short: Recipe, teacher: Path) -> None:
+def test_a_distilled_model_of_timms_learns_with_both_heads(short: Recipe, teacher: Path, tmp_path: Path) -> None:
     arguments = {"embed_dim": 24, "depth": 1, "num_heads": 3, "patch_size": 4}
     fields = {"model.source": "timm:deit_tiny_distilled_patch16_224", "model.image_size": 8, "model.dropout": 0.0}
     recipe = changed(
         short,
         **fields,
-        **{"model.set": [f"{name}={value}" for name, value in arguments.items()], "teacher.source": str(teacher)},
+        **{"model.set": [f"{name}={value}" for name, value in arguments.items()]},
+        objective=taught_by(teacher),
     )
-    dataset = open_parts(recipe)
-    model = build_model(recipe, dataset)
-    objective = build_objective(recipe, divide(dataset), dataset, model)
+    plan = plan_of(recipe, tmp_path)
+    model = build_model(plan).train()
+    objective = plan.objective(model)
     assert isinstance(objective, Distillation)
-    assert model.train()(torch.zeros(2, 3, 8, 8)).shape == (2, 6)
-    assert model.eval()(torch.zeros(2, 3, 8, 8)).shape == (2, 3)
+    assert model(torch.zeros(2, 3, 8, 8)).shape == (2, 3)
+    head = model.head
+    assert isinstance(head, DistilledHead)
+    torch.nn.init.normal_(model.get_parameter("head.teacher.weight"))  # so that the heads differ
+    batch = labelled(torch.randn(2, 3, 8, 8), torch.eye(3)[[0, 2]])
+    for alpha, learns, rests in ((0.0, head.label, head.teacher), (1.0, head.teacher, head.label)):
+        model.zero_grad()
+        objective.alpha = alpha
+        Learner(model, objective)(batch, torch.zeros(()), "train")[0].backward()
+        assert all(parameter.grad is not None and parameter.grad.any() for parameter in learns.parameters())
+        assert not any(parameter.grad is not None and parameter.grad.any() for parameter in rests.parameters())
 
 
 def test_a_teacher_of_other_classes_is_refused_and_one_of_another_order_is_put_in_order(
@@ -98,8 +119,8 @@ def test_a_teacher_of_other_classes_is_refused_and_one_of_another_order_is_put_i
     model = vitlab.create("vit-digits", depth=1, num_classes=3)
     model.labels = tuple(reversed(dataset.classes))
     vitlab.save(model, tmp_path / "turned")
-    recipe = distilling(short, tmp_path / "turned")
-    objective = build_objective(recipe, divide(dataset), dataset, build_model(recipe, dataset))
+    plan = plan_of(distilling(short, tmp_path / "turned"), tmp_path)
+    objective = plan.objective(build_model(plan))
     assert isinstance(objective, Distillation)
     assert objective.order is not None
     assert objective.order.tolist() == [2, 1, 0]
@@ -134,7 +155,7 @@ def test_a_fine_tuned_adapter_starts_from_a_zero_classifier_only(short: Recipe, 
     vitlab.save(vitlab.create("timm:levit_128s", num_classes=3, image_size=64, **narrow), tmp_path / "levit")
     fields = {"model.source": str(tmp_path / "levit"), "model.pretrained": True, "model.dropout": 0.0, "model.set": []}
     recipe = changed(short, **fields, **{"model.drop_path": 0.0})
-    model = build_model(recipe, open_parts(recipe))
+    model = build_model(plan_of(recipe, tmp_path))
     assert isinstance(model, TimmModel)
     zero = {name for name, value in model.head.named_parameters() if not value.any() and value.ndim == 2}
     assert zero == {"label.linear.weight", "teacher.linear.weight"}
@@ -152,7 +173,7 @@ def test_a_tiny_deit_learns_the_digits_from_a_teacher(tmp_path: Path) -> None:
     student = changed(
         digits,
         **{"model.source": "deit-ti16-224", "model.set": sizes + start, "model.image_size": 8},
-        **{"teacher.source": str(tmp_path / "teacher"), "schedule.total": "60 epochs"},
+        **{"objective": taught_by(tmp_path / "teacher"), "schedule.total": "60 epochs"},
     )
     ended = session.train(student, tmp_path / "student", device="cpu", show=False)
     assert teacher.scores["test accuracy"] > 0.95
@@ -179,7 +200,10 @@ def test_a_teacher_that_was_moved(
         with pytest.raises(KeyboardInterrupt):
             session.train(recipe, tmp_path / "run", device="cpu", show=False)
     teacher.rename(tmp_path / "elsewhere")
-    moved = changed(recipe, **{"teacher.source": str(tmp_path / "elsewhere")})
-    with pytest.raises(RunError, match=r"teacher\.source"):
-        session.resume(tmp_path / "run", recipe=changed(recipe, **{"teacher.source": None}), device="cpu", show=False)
+    moved = changed(recipe, **{"objective.teacher": str(tmp_path / "elsewhere")})
+    with pytest.raises(RunError, match=r"objective\.name: 'distillation', now 'supervised'"):
+        session.resume(tmp_path / "run", recipe=changed(recipe, objective="supervised"), device="cpu", show=False)
+    alone = changed(recipe, **{"objective.teacher": None})
+    with pytest.raises(ConfigError, match=r"needs a teacher.*--objective\.teacher"):
+        session.resume(tmp_path / "run", recipe=alone, device="cpu", show=False)
     assert session.resume(tmp_path / "run", recipe=moved, device="cpu", show=False).step == 24

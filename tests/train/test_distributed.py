@@ -36,9 +36,9 @@ from vitlab.training.step import Stepper
 
 make = Stepper.__call__
 
-def changed(self, step, rate):
+def changed(self, step, factor):
     if {when}: {does}
-    return make(self, step, rate)
+    return make(self, step, factor)
 
 Stepper.__call__ = changed
 """
@@ -147,16 +147,16 @@ def test_a_process_that_dies_ends_the_run_with_a_clear_message(exact: Recipe, tm
 
 def test_an_objectives_own_head_is_the_same_in_all_processes(exact: Recipe, tmp_path: Path) -> None:
     headed = (
-        "import os, torch\nfrom vitlab.objectives.contract import Objective\nfrom vitlab.training import prepare\n"
+        "import os, torch\nfrom vitlab.objectives.contract import Objective\nfrom vitlab.training.plan import Plan\n"
         "class Headed(Objective):\n"
         "    def __init__(self):\n"
         "        super().__init__()\n"
         "        torch.manual_seed(int(os.environ['RANK']))\n"
         "        self.own = torch.nn.Linear(3, 3)\n"
-        "    def loss(self, model, batch, step):\n"
-        "        return (self.own(model(batch.images)) - batch.targets).square().mean(), {}\n"
+        "    def loss(self, model, batch, progress):\n"
+        "        return (self.own(model(batch.images)) - batch.targets['label']).square().mean(), {}\n"
         "headed = Headed()\n"
-        "prepare.build_objective = lambda *_: headed\n"
+        "Plan.objective = lambda *_: headed\n"
     )
     kept = "torch.save(headed.own.weight, folder / f'own{os.environ[\"RANK\"]}.pt')\n"
     recipe = changed(exact, **{"schedule.total": "3 steps", "schedule.warmup": "0 steps"})

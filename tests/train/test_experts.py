@@ -7,13 +7,15 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
+from batches import labelled
 from changing import changed
 from processes import torchrun
 from vitlab.core.config import to_dict
 from vitlab.models.create import create
-from vitlab.objectives.contract import Batch
+from vitlab.objectives.cross_entropy import CrossEntropy
 from vitlab.objectives.supervised import Supervised
 from vitlab.training import session
+from vitlab.training.learner import Learner
 from vitlab.training.recipe import Recipe
 
 STEP = """
@@ -22,21 +24,25 @@ import torch
 import torch.distributed as dist
 from torch.distributed.tensor import DTensor
 from vitlab.models.create import create
-from vitlab.objectives.contract import Batch
+from vitlab.data.batch import Batch, Stream
+from vitlab.objectives.cross_entropy import CrossEntropy
 from vitlab.objectives.supervised import Supervised
-from vitlab.training.distribution import World, spread
+from vitlab.training.distribution import World, wrap
+from vitlab.training.learner import Learner
 
 dist.init_process_group("gloo")
 rank = dist.get_rank()
 given = torch.load(sys.argv[1])
 model = create("vmoe-digits", router_noise=0.0, group=4, capacity=0.8)
 model.load_state_dict(given["weights"])
-module = spread(model.train(), World(rank, 2, torch.device("cpu")), "experts", torch.float32)
-batch = Batch(given["images"].chunk(2)[rank], given["targets"].chunk(2)[rank])
+learner = Learner(model.train(), Supervised(CrossEntropy()))
+module = wrap(learner, World(rank, 2, torch.device("cpu")), "experts", torch.float32)["train"]
+images, targets = given["images"].chunk(2)[rank], given["targets"].chunk(2)[rank]
+batch = Batch({"train": Stream((images,), {"label": targets}, torch.arange(len(images)))})
 logits = module(batch.images)
 model.auxiliary()
 for _ in range(2):  # two parts of an accumulated batch
-    Supervised().backward(module, batch, 0, scale=0.5)
+    (module(batch, torch.zeros(()), "train")[0] * 0.5).backward()
 found = {name: parameter.grad for name, parameter in model.named_parameters()}
 held = {name: len(value.to_local()) for name, value in found.items() if isinstance(value, DTensor)}
 assert len(held) == 8 and set(held.values()) == {2}, held
@@ -78,7 +84,8 @@ def test_two_processes_match_one_in_answers_and_gradients(tmp_path: Path) -> Non
     first, second = (torch.load(tmp_path / f"{rank}.pt") for rank in (0, 1))
     torch.testing.assert_close(torch.cat([first["logits"], second["logits"]]), model(images), rtol=1e-5, atol=1e-5)
     model.auxiliary()
-    Supervised().backward(model, Batch(images, targets), 0)
+    learner = Learner(model, Supervised(CrossEntropy()))
+    learner(labelled(images, targets), torch.zeros(()), "train")[0].backward()
     assert set(first["gradients"]) == {name for name, _ in model.named_parameters()}
     for name, parameter in model.named_parameters():
         for found in (first, second):

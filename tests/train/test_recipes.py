@@ -44,9 +44,9 @@ def test_a_recipe_trains(name: str, small_set: Path, tmp_path: Path) -> None:
     if recipe.model.pretrained:
         source = str(tmp_path / "trained")
         save(create("vit-digits", num_classes=3 if recipe.model.keep_head else 10), source)
-    if recipe.teacher.source is not None:
+    if recipe.objective.name == "distillation":
         save(create("vit-digits", num_classes=3), tmp_path / "teacher")
-        recipe = changed(recipe, **{"teacher.source": str(tmp_path / "teacher")})
+        recipe = changed(recipe, **{"objective.teacher": str(tmp_path / "teacher")})
     small = {"model.source": source, "model.image_size": 16 if recipe.model.pretrained else None, "batch_size": 16}
     short = {"schedule.total": "2 steps", "schedule.warmup": "1 step", "compile": False, "precision": "float32"}
     short["spread"] = "replicate"  # one process

@@ -15,23 +15,26 @@ from changing import changed, lose_at, signal_at, spoil_at
 from short_runs import write_damaged_folder
 from vitlab import api
 from vitlab.core.errors import CheckpointError, ConfigError, Error
+from vitlab.data.batch import Batch
 from vitlab.models.contract import Model
-from vitlab.objectives.contract import Batch, Metrics
+from vitlab.objectives.contract import Metrics
 from vitlab.training import checkpoints, session
+from vitlab.training.finish import Outcome
 from vitlab.training.recipe import Recipe
 from vitlab.training.run import RunError, resuming
-from vitlab.training.step import Stepper
+from vitlab.training.scoring import Scoring
+from vitlab.training.step import Stepper, Turn
 
 
 def steps_kept(run: Path) -> list[int]:
     return [step for step, _ in checkpoints.complete(run / "checkpoints")]
 
 
-def run(recipe: Recipe, folder: Path) -> session.Outcome:
+def run(recipe: Recipe, folder: Path) -> Outcome:
     return session.train(recipe, folder, device="cpu", show=False)
 
 
-def resume(folder: Path, recipe: Recipe | None = None) -> session.Outcome:
+def resume(folder: Path, recipe: Recipe | None = None) -> Outcome:
     return session.resume(folder, recipe=recipe, device="cpu", show=False)
 
 
@@ -47,11 +50,12 @@ def test_a_signal_while_steps_are_skipped_leaves_the_last_good_checkpoint(
 
 
 def test_a_signal_before_any_step_was_made(short: Recipe, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    gradients = Stepper.gradients
+    gradients, made = Stepper.gradients, list[Batch]()
 
-    def lost(self: Stepper, batch: Batch, step: int) -> tuple[Tensor, Metrics]:
-        loss, metrics = gradients(self, batch, step)
-        if step == 1:
+    def lost(self: Stepper, turn: Turn, batch: Batch) -> tuple[Tensor, Metrics]:
+        loss, metrics = gradients(self, turn, batch)
+        made.append(batch)
+        if len(made) == 2:
             signal.raise_signal(signal.SIGTERM)
         return loss * float("nan"), metrics
 
@@ -66,9 +70,7 @@ def test_the_last_and_the_best_are_kept(short: Recipe, tmp_path: Path) -> None:
     scores = iter([0.2, 0.8, 0.5, 0.4])
     recipe = changed(short, checkpoint_every="5 steps")
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(
-            "vitlab.training.prepare.score", lambda *_: {"score": next(scores, 0.0), "loss": 1.0, "count": 1.0}
-        )
+        patch.setattr(Scoring, "score", lambda *_: {"score": next(scores, 0.0), "loss": 1.0, "count": 1.0})
         run(recipe, tmp_path / "run")
     assert steps_kept(tmp_path / "run") == [12, 24]
 
@@ -168,7 +170,7 @@ def test_no_score_is_logged_twice(short: Recipe, tmp_path: Path, monkeypatch: py
 
 
 def test_in_a_thread_a_run_listens_to_no_signals(short: Recipe, tmp_path: Path) -> None:
-    ended: list[session.Outcome] = []
+    ended: list[Outcome] = []
     thread = threading.Thread(target=lambda: ended.append(run(short, tmp_path / "run")))
     thread.start()
     thread.join()

@@ -24,14 +24,15 @@ from changing import changed, lose_at, signal_at, spoil_at
 from short_runs import write_damaged_folder
 from vitlab import api
 from vitlab.core.errors import ConfigError, Error
-from vitlab.data.resident import ResidentFeed
+from vitlab.data.resident_feed import ResidentFeed
 from vitlab.models.contract import Model
 from vitlab.recipes import find_recipe, transfer
-from vitlab.training import loop, session
+from vitlab.training import assembly, hooks, session
 from vitlab.training.checkpoints import DiskFullError
+from vitlab.training.hooks import DivergedError
 from vitlab.training.log import JsonLines
-from vitlab.training.loop import DivergedError
-from vitlab.training.prepare import build_model, open_parts
+from vitlab.training.model import build_model
+from vitlab.training.plan import Given, make_plan, open_parts
 from vitlab.training.recipe import Recipe
 from vitlab.training.run import RunError, locked
 from vitlab.training.step import Stepper
@@ -208,7 +209,7 @@ def test_while_steps_are_skipped_the_last_good_checkpoint_stays(
 
 
 def test_a_full_disk_is_said_with_what_is_kept(short: Recipe, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    write, full = session.save, []
+    write, full = assembly.save, []
 
     def save(model: Model, path: Path) -> None:
         if full:
@@ -216,7 +217,7 @@ def test_a_full_disk_is_said_with_what_is_kept(short: Recipe, tmp_path: Path, mo
         full.append(path)
         write(model, path)
 
-    monkeypatch.setattr(session, "save", save)
+    monkeypatch.setattr(assembly, "save", save)
     with pytest.raises(DiskFullError, match=r"(?s)is full: make room and go on.*--resume.*step-0000000"):
         session.train(short, tmp_path / "run", device="cpu", show=False)
     monkeypatch.undo()
@@ -397,7 +398,7 @@ def test_fine_tuning_replaces_the_head_and_resizes(short: Recipe, small_set: Pat
 def test_fine_tuning_starts_from_a_zero_head_also_for_as_many_classes(short: Recipe, tmp_path: Path) -> None:
     session.train(changed(short, **{"schedule.total": "6 steps"}), tmp_path / "first", device="cpu", show=False)
     recipe = changed(short, **{"model.source": str(tmp_path / "first"), "model.pretrained": True})
-    model = build_model(recipe, open_parts(recipe))
+    model = build_model(make_plan(recipe, tmp_path, open_parts(recipe), Given()))
     first = load_file(tmp_path / "first" / "model" / "model.safetensors")
     assert first["head.weight"].any()
     assert not any(parameter.any() for parameter in model.head.parameters())
@@ -445,8 +446,9 @@ def test_each_run_of_a_process_is_compiled_for_its_own_sizes(
 
     def noting(graph: fx.GraphModule, inputs: list[Tensor]) -> fx.GraphModule:
         del inputs
-        images = next(node for node in graph.graph.nodes if node.op == "placeholder" and "images" in node.name)
-        sizes.append(images.meta["example_value"].shape)
+        given = [node for node in graph.graph.nodes if node.op == "placeholder" and "batch" in node.name]
+        shapes = [node.meta["example_value"].shape for node in given]
+        sizes.extend(shape for shape in shapes if len(shape) == 4)
         return graph
 
     monkeypatch.setattr(nn.Module, "compile", lambda self, **_: compile_by(self, backend=noting))
@@ -529,12 +531,12 @@ def test_the_time_left_does_not_count_the_compilation(
     clock = [0.0]
     make = Stepper.__call__
 
-    def slow_at_first(self: Stepper, step: int, rate: float) -> bool:
+    def slow_at_first(self: Stepper, step: int, factor: float) -> bool:
         clock[0] += 1000.0 if step == 0 else 2.0
-        return make(self, step, rate)
+        return make(self, step, factor)
 
     monkeypatch.setattr(Stepper, "__call__", slow_at_first)
-    monkeypatch.setattr(loop, "time", types.SimpleNamespace(monotonic=lambda: clock[0]))
+    monkeypatch.setattr(hooks, "time", types.SimpleNamespace(monotonic=lambda: clock[0]))
     session.train(changed(short, log_every="6 steps"), tmp_path / "run", device="cpu")
     told = next(line for line in capsys.readouterr().err.splitlines() if line.startswith("step 6/24"))
     assert f"  {short.batch_size // 2} images/s" in told

@@ -32,11 +32,11 @@ from pathlib import Path
 import torch.distributed as dist
 from torch.distributed.tensor import DTensor
 from vitlab.core.config import from_dict
-from vitlab.training import session
+from vitlab.training import assembly, session
 from vitlab.training.recipe import Recipe
 from vitlab.training.step import Stepper
 
-built, build, make, lost_at = [], session.build, Stepper.__call__, None
+built, build, make, lost_at = [], assembly.build, Stepper.__call__, None
 
 def building(*arguments, **named):
     built.append(build(*arguments, **named))
@@ -47,7 +47,7 @@ def losing(self, step, rate):
         os.kill(os.getpid(), signal.SIGKILL)
     return make(self, step, rate)
 
-session.build, Stepper.__call__ = building, losing
+assembly.build, Stepper.__call__ = building, losing
 jobs, held = json.loads(Path(sys.argv[1]).read_text()), Path(sys.argv[1]).parent
 for folder, recipe, lost_at in jobs:
     if recipe is None:

@@ -56,8 +56,8 @@ def lost(start: Callable[[], Result], run: int, step: int, monkeypatch: pytest.M
     with monkeypatch.context() as patch:
         begun, make = [0], Stepper.__init__
 
-        def counted(self: Stepper, **arguments: Any) -> None:
-            make(self, **arguments)
+        def counted(self: Stepper, *parts: Any, **arguments: Any) -> None:
+            make(self, *parts, **arguments)
             begun[0] += 1
             if begun[0] == run:
                 lose_at(step, patch)

@@ -150,8 +150,8 @@ def test_measuring_leaves_the_model_in_its_mode(model: ViT, measure: Callable[[V
         (
             "evaluate",
             {"protocol": None},
-            "There is no protocol named 'None'. The protocols are accuracy, real, fewshot, linear, knn, finetune, vtab,"
-            " cost.",
+            "There is no protocol named 'None'. There are accuracy, real, fewshot, linear, knn, cost, score, finetune,"
+            " vtab, or FILE.py:NAME of your own.",
         ),
         (
             "evaluate",

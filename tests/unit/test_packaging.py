@@ -41,7 +41,7 @@ def test_make_bench_starts_what_needs_no_arguments() -> None:
     command = ["make", "--assume-old=.venv/.dev", "--no-print-directory", "bench", "PY=echo"]
     told = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout.splitlines()
     started = [Path(line).stem for line in told if not line.startswith("==")]
-    assert started == ["checkpoints", "loading", "models", "serving", "training"]
+    assert started == ["checkpoints", "loading", "models", "same_bits", "serving", "training"]
 
 
 @pytest.mark.parametrize("requirement", requirements(), ids=str)

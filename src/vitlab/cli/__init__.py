@@ -57,6 +57,7 @@ def _dispatch(arguments: list[str]) -> int:
         if verb not in VERBS:
             hint = near_matches(verb, VERBS) or f" The verbs are {', '.join(VERBS)}."
             raise Error(f"There is no verb '{verb}'.{hint}")
+        _permit(rest)
         with _log_on_stderr():
             return import_module(VERBS[verb][0]).main(rest)
     except Error as error:
@@ -70,6 +71,15 @@ def _dispatch(arguments: list[str]) -> int:
         return _complain(f"{name}{error.strerror or error}.")
     except MemoryError:
         return _complain("There is not enough memory for this.")
+
+
+def _permit(arguments: Sequence[str]) -> None:
+    """Let what is named as FILE.py:NAME in this call be loaded."""
+    named = [text.rpartition("=")[2] for text in arguments if ".py:" in text]
+    if named:
+        from vitlab.core.registry import permit
+
+        permit(*named)
 
 
 def _help() -> str:

@@ -12,25 +12,16 @@ from tyro.conf import Positional, arg
 
 from vitlab.cli.parsing import FLAGS, parse
 from vitlab.cli.terminal import print_json, printable, progress_bar, say
+from vitlab.core.errors import Error, unknown_name
+from vitlab.core.registry import is_in_a_file, permit
+from vitlab.evaluation.contract import Protocol
+from vitlab.studies import PROTOCOLS
 
 if TYPE_CHECKING:
     from vitlab.evaluation.contract import Result
 
-SUMMARIES = {
-    "accuracy": "top-1, top-5, per class, confusion, calibration; mAP where an image has several labels",
-    "real": "ImageNet with the reassessed labels",
-    "fewshot": "least squares on the features of 1, 5, 10, 25 images a class",
-    "linear": "a linear classifier on the features",
-    "knn": "nearest neighbours of the features",
-    "finetune": "the paper's transfer: a grid of rates on held-out images, then three seeds",
-    "vtab": "VTAB-1k, 19 tasks",
-    "cost": "parameters, FLOPs, speed, memory; what training will cost and did cost",
-    "compare": "results side by side, with the paper's own if you like, and as a figure",
-}
-DESCRIPTION = (
-    "Measure a model. Protocols:\n"
-    + "\n".join(f"  {name:<9} {summary}" for name, summary in SUMMARIES.items())
-    + """
+COMPARE = "compare"  # no protocol: it lays the results of protocols side by side
+HELP = """
 
 Images are seen as the preprocessing that travels with the weights has them. Features are computed once and kept.
 
@@ -42,34 +33,7 @@ Examples:
   vitlab evaluate compare b16.json l16.json --published v2 --figure table2.png
   torchrun --nproc-per-node 8 -m vitlab evaluate linear --model L_16.npz --data imagenet
 
-`vitlab evaluate PROTOCOL --help` shows a protocol's own options."""
-)
-EXAMPLES = {
-    "accuracy": (
-        "--model runs/digits --data digits",
-        "--model B_16.npz --data imagenet --image-size 384 --crops 5 --flip",
-    ),
-    "real": ("--model B_16.npz --data imagenet/val --labels real.json --out b16-real.json",),
-    "fewshot": ("--model B_16.npz --data cifar100 --shots 1 5 10", "--model B_16.npz --data pets --sweep"),
-    "linear": ("--model B_16.npz --data flowers102", "--model B_16.npz --data imagenet --solver sgd --epochs 20"),
-    "knn": ("--model B_16.npz --data cifar10", "--model timm:resnet50 --data cifar10 --ks 20 --weights uniform"),
-    "finetune": (
-        "--model B_16.npz --data pets --out b16-pets.json",
-        "--model runs/mine --data digits --own-size --steps 500 --rates 0.003 0.01 --seeds 0 1 2",
-    ),
-    "vtab": (
-        "--model B_16.npz --data vtab-1k/ --out b16-vtab.json",
-        "--model B_16.npz --data vtab-1k/ --tasks natural --rates 0.001 0.01",
-    ),
-    "cost": (
-        "--model vit-h14-224 --count-only --images 4242e6",
-        "--model vit-b16-224 --recipe vit-b16-imagenet --train-images 1281167",
-        "--model runs/digits",
-    ),
-    "compare": ("b16.json l16.json --published v2 --figure table2.png",),
-}
-SEEN_ONCE = ("split", "crops", "flip", "resize", "cache", "no_cache")  # how a model that stays as it is sees images
-NOT_TAKEN = {"finetune": SEEN_ONCE, "vtab": SEEN_ONCE, "cost": (*SEEN_ONCE, "data", "workers")}
+`vitlab evaluate PROTOCOL --help` shows a protocol's own options; FILE.py:NAME is a protocol of your own."""
 SHOWN = 24  # metrics that the table on the terminal has at most: VTAB's means and tasks
 
 
@@ -124,50 +88,62 @@ class Compare:
 def main(arguments: Sequence[str]) -> int:
     rest = list(arguments)
     if not rest or rest[0] in ("-h", "--help"):
-        parse(Common, ["--help"], prog="vitlab evaluate PROTOCOL", description=DESCRIPTION)
+        parse(Common, ["--help"], prog="vitlab evaluate PROTOCOL", description=_description())
     protocol, *rest = rest
-    if protocol not in SUMMARIES:
-        from vitlab.core.errors import Error, unknown_name
-
-        known = f" The protocols are {', '.join(SUMMARIES)}."
-        if protocol.startswith("-"):
-            raise Error(f"Name a protocol before '{protocol}': vitlab evaluate PROTOCOL.{known}")
-        raise unknown_name("protocol", protocol, SUMMARIES, known)
-    return _compare(rest) if protocol == "compare" else _measure(protocol, rest)
+    return _compare(rest) if protocol == COMPARE else _measure(protocol, rest)
 
 
-def _measure(protocol: str, rest: list[str]) -> int:
-    from vitlab.studies.options import OPTIONS
+def _description() -> str:
+    summaries = {protocol.name: protocol.summary for protocol in PROTOCOLS}
+    summaries[COMPARE] = "results side by side, with the paper's own if you like, and as a figure"
+    return "Measure a model. Protocols:\n" + "\n".join(f"  {name:<9} {text}" for name, text in summaries.items()) + HELP
 
-    options = OPTIONS[protocol]
 
-    own = ("options", Annotated[options, arg(name="")], dataclasses.field(default_factory=options))
+def _find(name: str) -> Protocol:
+    permit(name)
+    if not is_in_a_file(name) and name not in PROTOCOLS.names():
+        names = [*PROTOCOLS.names(), COMPARE]
+        known = f" The protocols are {', '.join(names)}."
+        if name.startswith("-"):
+            raise Error(f"Name a protocol before '{name}': vitlab evaluate PROTOCOL.{known}")
+        raise unknown_name("protocol", name, names, known)
+    return PROTOCOLS.find(name)
+
+
+def parse_arguments(name: str, protocol: Protocol, arguments: Sequence[str]) -> Any:
+    """The options common to all, but those that the protocol does not take, and its own as `options`."""
+    own = ("options", Annotated[protocol.options, arg(name="")], dataclasses.field(default_factory=protocol.options))
     fixed = [
         (field.name, tyro.conf.Fixed[field.type], dataclasses.field(default=field.default))
         for field in dataclasses.fields(Common)
-        if field.name in NOT_TAKEN.get(protocol, ())
+        if field.name in protocol.not_taken
     ]
     kind: Any = dataclasses.make_dataclass("Arguments", [*fixed, own], bases=(Common,), frozen=True)
-    given = parse(
+    return parse(
         kind,
-        rest,
-        prog=f"vitlab evaluate {protocol}",
-        description=f"{options.__doc__}\n\n{_examples(protocol)}",
+        arguments,
+        prog=f"vitlab evaluate {name}",
+        description=f"{protocol.options.__doc__}\n\n{_examples(name, protocol.examples)}",
         config=(*FLAGS, tyro.conf.AvoidSubcommands, tyro.conf.SuppressFixed),
     )
+
+
+def _measure(name: str, rest: list[str]) -> int:
+    protocol = _find(name)
+    given = parse_arguments(name, protocol, rest)
     from vitlab import api
     from vitlab.evaluation.results import result_to_dict, write_result
 
     if given.out is not None and given.out.is_dir():
-        from vitlab.core.errors import Error
-
         raise Error(f"{given.out} is a folder; give the name of a file to write.")
     from vitlab.studies.grid import GridStopped
 
     try:
-        with progress_bar(protocol, 0 if protocol == "cost" else 2) as progress:  # cost counts nothing
+        with progress_bar(
+            protocol.name, 2 if protocol.takes_data else 0
+        ) as progress:  # without images there are none to count
             result = api.evaluate(
-                protocol,
+                name,
                 given.model,
                 given.data,
                 split=given.split,
@@ -200,8 +176,8 @@ def _measure(protocol: str, rest: list[str]) -> int:
     return 0
 
 
-def _examples(protocol: str) -> str:
-    lines = [f"  vitlab evaluate {protocol} {example}" for example in EXAMPLES[protocol]]
+def _examples(name: str, examples: Sequence[str]) -> str:
+    lines = [f"  vitlab evaluate {name} {example}" for example in examples]
     return "\n".join(["Examples:" if len(lines) > 1 else "Example:", *lines])
 
 
@@ -236,10 +212,8 @@ def _compare(rest: list[str]) -> int:
         rest,
         prog="vitlab evaluate compare",
         description="Lay results side by side: a row a data set, a column a model, the cost last.\n\n"
-        + _examples("compare"),
+        + _examples(COMPARE, ("b16.json l16.json --published v2 --figure table2.png",)),
     )
-    from vitlab.core.errors import Error
-
     if not given.results:
         raise Error("Give at least one result: vitlab evaluate compare A.json B.json.")
     from vitlab.evaluation.compare import compare, save_figure

@@ -15,6 +15,7 @@ the training images become RUN/model, with the data's class names.
 Examples:
   vitlab finetune --data photos/ --model vit-b16-224.augreg-in21k
   vitlab finetune --data photos/ --model runs/digits --freeze backbone
+  vitlab finetune --data camvid/ --model vit-ti16-224.augreg-in21k --task segmentation
   vitlab finetune --data labels.csv --model hf-hub:google/vit-base-patch16-224 --lora 8 --steps 500
 """
 
@@ -25,6 +26,8 @@ class Arguments:
     """A folder of class folders, a CSV, a data set's name: see docs/data.md."""
     model: str
     """Where the weights come from: a run, a folder, a file, a checkpoint's name, hf-hub:owner/name, timm:name."""
+    task: str = "classification"
+    """What the model is for: classification, segmentation (where there are masks), or FILE.py:NAME of your own."""
     out: Path | None = None
     """The run's folder; by default runs/finetune, with a number behind it where that is taken."""
     steps: int | None = None
@@ -59,6 +62,7 @@ def main(arguments: Sequence[str]) -> int:
     outcome = api.finetune(
         given.data,
         given.model,
+        task=given.task,
         out=given.out,
         steps=given.steps,
         rate=given.rate,

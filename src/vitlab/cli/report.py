@@ -27,6 +27,10 @@ class Arguments:
     """The run's folder."""
     images: int | None = None
     """How many held-out images to look at, at most; by default as many as take some seconds, and at least 64."""
+    task: str | None = None
+    """What the model is for, by default what it was trained for; one in a file (mine.py:NAME) is to be given again."""
+    data: str | None = None
+    """Where the data is, by default where the run found it; a source in a file is to be given again."""
     device: str | None = None
     """cpu, cuda, ...; by default a GPU where there is one."""
     json: bool = False
@@ -43,7 +47,9 @@ def main(arguments: Sequence[str]) -> int:
     from vitlab import api
 
     with progress_bar("Images", given.images or 100) as progress:
-        made = api.report(given.run, images=given.images, device=given.device, progress=progress)
+        made = api.report(
+            given.run, task=given.task, data=given.data, images=given.images, device=given.device, progress=progress
+        )
     for sentence in made.missing:
         say(f"vitlab: {sentence}")
     if given.json:

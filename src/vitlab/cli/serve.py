@@ -32,6 +32,8 @@ Examples:
 class Arguments:
     model: Annotated[str, arg(metavar="SOURCE")]
     """A checkpoint: a run, a file or folder of any format that vitlab reads, hf-hub:owner/name or timm:name."""
+    task: str | None = None
+    """What the model is for, by default what it was trained for; one in a file (mine.py:NAME) is to be given again."""
     host: str = "127.0.0.1"
     """The address to listen at. Anything but the loopback address lets other machines in."""
     port: int = 8000
@@ -174,9 +176,14 @@ def _model(given: Arguments) -> "Model":
 
     from vitlab import api
     from vitlab.core.errors import Error
+    from vitlab.core.registry import permit
 
     device = torch.device(_device(given))
+    model = api.load(given.model)
+    if given.task is not None:
+        permit(given.task)
+        model.task = given.task
     try:
-        return api.load(given.model).to(device, getattr(torch, given.dtype))
+        return model.to(device, getattr(torch, given.dtype))
     except RuntimeError as error:
         raise Error(f"The model cannot be put on '{device}': {str(error).splitlines()[0]}") from error

@@ -19,6 +19,7 @@ Examples:
   vitlab train --list
   vitlab train digits
   vitlab train cifar10 --data.source data/cifar-10-batches-py --schedule.total "100 epochs"
+  vitlab train digits --objective distillation --objective.teacher runs/digits --objective.kind soft
   vitlab train digits --out runs/mine --optimiser.rate 1e-3 --model.set positions=relative positions_at=shared pool=mean
   vitlab train --resume runs/mine
   vitlab train --resume runs/mine --data.source /elsewhere/photos --data.workers 8
@@ -28,7 +29,7 @@ Examples:
 """
 RESUMING = """Go on with a run from its last checkpoint, by its own recipe.
 
-Fields that say how it is computed may change: data.source (where the same data are now), teacher.source (likewise),
+Fields that say how it is computed may change: data.source (where the same data are now), objective.teacher (likewise),
 data.workers, data.resident, data.max_unreadable, spread, compile, tracker. A change of any other is refused, and named.
 """
 
@@ -93,31 +94,38 @@ def _resume(rest: list[str]) -> int:
 
 
 def _named(name: str, rest: list[str]) -> int:
-    from vitlab.recipes import RECIPES, find_recipe
+    from vitlab.recipes import find_recipe, summary_of
 
-    return _run(name, find_recipe(name), RECIPES[name].__doc__, rest)
+    return _run(name, find_recipe(name), summary_of(name), rest)
 
 
 def _run(what: str, default: Any, description: str | None, rest: list[str]) -> int:
     from vitlab import api
+    from vitlab.cli.choices import with_choices, without_old_names
     from vitlab.core.errors import Error
-    from vitlab.training.recipe import Recipe
+    from vitlab.core.registry import need_permission, permit
+
+    permit(*(part for text in rest for part in (text, text.partition("=")[2])))
+    choices, kept = with_choices(default, without_old_names(rest))
 
     @dataclass(frozen=True)
     class Arguments(Where):
-        recipe: Annotated[Recipe, arg(name="")] = default
+        recipe: Annotated[choices.type, arg(name="")] = choices.default  # pyright: ignore[reportInvalidTypeForm]
 
     given = parse(
         Arguments,
-        rest,
+        kept,
         prog=f"vitlab train {what}",
         description=description,
         config=(*FLAGS, tyro.conf.AvoidSubcommands),
     )
+    chosen = choices.chosen(given.recipe)
     if given.resume is None:
-        outcome = api.train(given.recipe, out=given.out, device=given.device, show=True)
+        outcome = api.train(chosen, out=given.out, device=given.device, show=True)
     elif given.out is None:
-        outcome = api.resume(given.resume, recipe=given.recipe, device=given.device, show=True)
+        for what_is, name in chosen.names().items():
+            need_permission(what_is, name)
+        outcome = api.resume(given.resume, recipe=chosen, device=given.device, show=True)
     else:
         raise Error("Give --out for a new run or --resume for one that exists, not both.")
     return report(outcome, as_json=given.json)
@@ -144,9 +152,8 @@ def report(outcome: Any, *, as_json: bool) -> int:
         return outcome.status
     words = {"done": "Done", "early": "Stopped early: no better score for some time"}[outcome.reason]
     print(f"{words} after {outcome.step} steps.")
-    for name in ("best val score", "val score", "test accuracy"):
-        if name in outcome.scores:
-            print(f"  {name}: {outcome.scores[name]:.2%}")
+    for line in outcome.lines:
+        print(f"  {line}")
     if (outcome.folder / "report.html").exists():
         print(f"  the report: {outcome.folder / 'report.html'}")
     print(f"  the model: {outcome.folder / 'model'}")

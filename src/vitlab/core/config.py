@@ -12,6 +12,17 @@ from vitlab.core.errors import ConfigError, near_matches
 T = TypeVar("T")
 
 
+@dataclasses.dataclass(frozen=True)
+class Choice:
+    """One of several kinds of thing, by its name in a registry, with its own options: {"name": "mae", "ratio": 0.75}.
+
+    Options that are not given have their defaults; names and values are checked by whoever holds the registry.
+    """
+
+    name: str
+    options: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+
+
 def to_dict(config: Any) -> dict[str, Any]:
     """The fields of a dataclass as plain JSON values (tuples become lists)."""
     return {field.name: _plain(getattr(config, field.name)) for field in dataclasses.fields(config)}
@@ -86,6 +97,8 @@ def _value(text: str) -> Any:
 
 
 def _plain(value: Any) -> Any:
+    if isinstance(value, Choice):
+        return {"name": value.name, **{name: _plain(option) for name, option in value.options.items()}}
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         return to_dict(value)
     if isinstance(value, list | tuple):
@@ -114,6 +127,8 @@ def _typed(hint: Any, value: Any, where: str) -> Any:
         return value
     if origin is tuple:
         return _typed_tuple(args, value, where, wrong)
+    if hint is Choice:
+        return _choice(value, wrong)
     if dataclasses.is_dataclass(hint):
         if isinstance(value, hint):  # pyright: ignore[reportArgumentType]
             return value
@@ -130,6 +145,17 @@ def _typed(hint: Any, value: Any, where: str) -> Any:
     if not isinstance(value, origin or hint) or (isinstance(value, bool) and hint is not bool):
         raise wrong
     return value
+
+
+def _choice(value: Any, wrong: ConfigError) -> Choice:
+    if isinstance(value, Choice):
+        return value
+    if isinstance(value, str):
+        return Choice(value)
+    if not isinstance(value, Mapping) or not isinstance(value.get("name"), str):
+        raise wrong
+    options = typing.cast("Mapping[str, Any]", value)
+    return Choice(options["name"], {name: option for name, option in options.items() if name != "name"})
 
 
 def _typed_tuple(args: tuple[Any, ...], value: Any, where: str, wrong: ConfigError) -> tuple[Any, ...]:

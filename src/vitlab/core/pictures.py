@@ -146,3 +146,19 @@ def _from_floats(values: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
     if not (low >= 0 and high <= 255):  # NaN compares false
         raise ImageError(f"Float values from {low:g} to {high:g} are in neither [0, 1] nor [0, 255]: scale them first.")
     return np.rint(values.astype(np.float64) * (255 if high <= 1 else 1)).astype(np.uint8)
+
+
+def palette_image(mask: Any) -> Image.Image:
+    """Class numbers uint8 [H, W] as a picture with a colour per class, which stores the numbers themselves."""
+    picture = Image.fromarray(mask, mode="P")
+    picture.putpalette(bytes(value for number in range(256) for value in class_colour(number)))
+    return picture
+
+
+def class_colour(number: int) -> tuple[int, int, int]:
+    """A class's colour as Pascal VOC has it: the bits of its number, three by three, from the highest down."""
+    colour = [0, 0, 0]
+    for shift in range(8):
+        for channel in range(3):
+            colour[channel] |= (number >> (3 * shift + channel) & 1) << (7 - shift)
+    return colour[0], colour[1], colour[2]

@@ -1,12 +1,15 @@
-"""What a data set is to everything above it: named splits of encoded or decoded images with labels."""
+"""What a data set is to everything above it: named splits of encoded or decoded images, with targets by name."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol, TypeAlias
+from typing import Any, Literal, Protocol, TypeAlias, final
 
 import numpy as np
 
+from vitlab.core.errors import DataError
+
 Array: TypeAlias = np.ndarray[Any, Any]
+ValueKind: TypeAlias = Literal["class", "soft", "several", "number"]
 
 
 class Images(Protocol):
@@ -23,29 +26,101 @@ class Images(Protocol):
         ...
 
 
+@final
 @dataclass(frozen=True)
-class Split:
-    """One part of a data set: images, and labels [N] (class numbers) or [N, K] (one column a class, 0 or 1)."""
+class Values:
+    """A row of an array for each image; its kind, never its shape, says what it means.
+
+    class: class numbers, int64 [N]. soft: probabilities, float32 [N, K]. several: 0 or 1 per class, [N, K].
+    number: what a regression predicts, float32 [N] or [N, M].
+    """
+
+    values: Array
+    kind: ValueKind = "class"
+
+    def __len__(self) -> int:
+        return len(self.values)
+
+    def take(self, indices: Array) -> "Values":
+        return Values(self.values[indices], self.kind)
+
+
+@final
+@dataclass(frozen=True)
+class Masks:
+    """A class number per pixel of each image, read when it is needed: an encoded file's bytes, or an array [H, W].
+
+    `classes` names them. `table` [256] maps stored values to class numbers, where they are others; `IGNORED` pixels
+    count for nothing.
+    """
 
     images: Images
-    labels: Array
+    classes: tuple[str, ...]
+    table: Array | None = None  # uint8 [256]
 
-    def __post_init__(self) -> None:
-        assert len(self.images) == len(self.labels)
+    @property
+    def kind(self) -> Literal["mask"]:
+        return "mask"
 
     def __len__(self) -> int:
         return len(self.images)
 
+    def take(self, indices: Array) -> "Masks":
+        return Masks(Subset(self.images, indices), self.classes, self.table)
+
+
+IGNORED = 255  # the class number of pixels that belong to no class
+Target: TypeAlias = Values | Masks
+
+
+@final
+@dataclass(frozen=True)
+class Split:
+    """One part of a data set: images, and for each of them targets by name (`label`, `mask`), or none at all."""
+
+    images: Images
+    targets: Mapping[str, Target] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        assert all(len(target) == len(self.images) for target in self.targets.values())
+
+    @classmethod
+    def labelled(cls, images: Images, labels: Array, kind: ValueKind = "class") -> "Split":
+        """Images with a label each."""
+        return cls(images, {"label": Values(labels, kind)})
+
+    def __len__(self) -> int:
+        return len(self.images)
+
+    @property
+    def label(self) -> Values:
+        """The labels and their kind; an error where there are none."""
+        label = self.targets.get("label")
+        if not isinstance(label, Values):
+            raise DataError("These images have no labels, and this needs them: put them into one folder per class.")
+        return label
+
+    @property
+    def labels(self) -> Array:
+        """The labels' values, of whichever kind."""
+        return self.label.values
+
+    @property
+    def has_classes(self) -> bool:
+        """Whether its labels, if it has any, are of classes: not numbers to predict."""
+        label = self.targets.get("label")
+        return isinstance(label, Values) and label.kind != "number"
+
     def counts(self, num_classes: int) -> Array:
-        """How many images each class has."""
-        if self.labels.ndim == 2:
-            return self.labels.sum(axis=0).astype(np.int64)
-        return np.bincount(self.labels, minlength=num_classes)
+        """How many images each class has; of probabilities, their sums rounded."""
+        if self.label.kind == "class":
+            return np.bincount(self.labels, minlength=num_classes)
+        return np.rint(self.labels.sum(axis=0)).astype(np.int64)
 
     def take(self, indices: Sequence[int] | Array) -> "Split":
         """Only these images, in this order."""
         chosen = np.asarray(indices, dtype=np.int64)
-        return Split(Subset(self.images, chosen), self.labels[chosen])
+        return Split(Subset(self.images, chosen), {name: each.take(chosen) for name, each in self.targets.items()})
 
 
 @dataclass(frozen=True)
@@ -67,16 +142,23 @@ class Subset:
 
 @dataclass(frozen=True)
 class DataSet:
-    """Classes and splits. `fingerprint` changes when what a run would read changes: names, sizes, labels, counts."""
+    """Classes and splits. `fingerprint` changes when what a run would read changes: names, sizes, labels, counts.
+
+    `classes` are the names of what labels number; empty where images have none.
+    """
 
     name: str
     classes: tuple[str, ...]
     splits: Mapping[str, Split]  # of 'train', 'val' and 'test', those that are there
     fingerprint: str
-    multi_label: bool = False
     notes: tuple[str, ...] = field(default=())  # what was understood or left out, in sentences
     fixed_classes: bool = False  # the task names its classes and its images: train may lack some that test has
 
     @property
     def num_classes(self) -> int:
         return len(self.classes)
+
+    @property
+    def multi_label(self) -> bool:
+        """Whether an image may have several labels."""
+        return any("label" in split.targets and split.label.kind == "several" for split in self.splits.values())

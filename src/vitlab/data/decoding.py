@@ -6,7 +6,7 @@ import io
 import logging
 import os
 import stat
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, TypeAlias
@@ -15,8 +15,8 @@ import numpy as np
 from PIL import Image, UnidentifiedImageError
 
 from vitlab.core.errors import ImageError
-from vitlab.core.pictures import Picture, orientation_of, quiet_pillow, reason, to_rgb
-from vitlab.data.contract import Array
+from vitlab.core.pictures import UPRIGHT, Picture, orientation_of, quiet_pillow, reason, to_rgb
+from vitlab.data.contract import IGNORED, Array, Masks
 from vitlab.data.jpeg import Header, decode_jpeg, margin, read_header
 
 StrPath: TypeAlias = str | os.PathLike[str]
@@ -81,21 +81,30 @@ class Undecoded:
         With `min_size` a JPEG is decoded at 1/2, 1/4 or 1/8 of its size where the part has that size even so; the
         part's edges are then whole pixels of that scale.
         """
+        return self.crops([box], [min_size])[0]
+
+    def crops(self, boxes: Sequence[Box], min_sizes: Sequence[tuple[int, int] | None]) -> list[Array]:
+        """Several parts of a picture that is decoded once, at the scale that all of them allow."""
         if isinstance(self.raw, np.ndarray):
-            return _cut(self.raw, box, 1, (0, 0))
-        factor = _reduction(box[2:], min_size)
+            return [_cut(self.raw, box, 1, (0, 0)) for box in boxes]
+        factor = min(_reduction(box[2:], size) for box, size in zip(boxes, min_sizes, strict=True))
+        pixels, before = self._decode(factor, max(box[0] + box[2] for box in boxes))
+        return [_cut(pixels, box, factor, before) for box in boxes]
+
+    def _decode(self, factor: int, rows: int) -> tuple[Array, tuple[int, int]]:
+        """So many rows at 1/factor, and how far they begin before the whole picture."""
+        assert not isinstance(self.raw, np.ndarray)
         if (header := self.header) is not None:
-            pixels = decode_jpeg(self.raw, header, factor=factor, rows=box[0] + box[2])
+            pixels = decode_jpeg(self.raw, header, factor=factor, rows=rows)
             if pixels is not None:
-                return _cut(pixels, box, factor, margin(header.height, header.width, header.orientation, factor))
+                return pixels, margin(header.height, header.width, header.orientation, factor)
         file = io.BytesIO(self.raw)
         image = _open(file, self.where)
         with _explained(file, self.where):
             before = margin(image.height, image.width, orientation_of(image), factor)
             if factor > 1:
                 image.draft(None, (image.width // factor, image.height // factor))
-            pixels = np.asarray(to_rgb(image))
-        return _cut(pixels, box, factor, before)
+            return np.asarray(to_rgb(image)), before
 
 
 def open_picture(raw: bytes | Array, where: str) -> Undecoded:
@@ -113,6 +122,47 @@ def open_picture(raw: bytes | Array, where: str) -> Undecoded:
             return open_picture(np.asarray(to_rgb(image)), where)
         turned = orientation_of(image) >= 5
     return Undecoded(raw, where, (image.width, image.height) if turned else (image.height, image.width), None)
+
+
+def read_mask(masks: Masks, index: int, size: tuple[int, ...]) -> Array:
+    """The class numbers of a picture's pixels, uint8 [H, W], of the height and width that the picture has."""
+    where = masks.images.where(index)
+    values = mask_values(masks.images.read(index), where)
+    if values.shape != tuple(size):
+        raise ImageError(
+            f"{where} is a mask of {values.shape[1]} x {values.shape[0]} pixels, but its picture has"
+            f" {size[1]} x {size[0]}."
+        )
+    if masks.table is not None:
+        return masks.table[values]
+    most = int(values.max(initial=0, where=values != IGNORED))
+    if most >= len(masks.classes):
+        raise ImageError(f"{where} is a mask with the class number {most}, and there are {len(masks.classes)} classes.")
+    return values
+
+
+def mask_values(raw: bytes | Array, where: str) -> Array:
+    """What a mask's pixels are as they are stored, uint8 [H, W]: of a palette the places in it."""
+    if isinstance(raw, np.ndarray):
+        values, has_alpha = raw, False
+    else:
+        file = io.BytesIO(raw)
+        image = _open(file, where)
+        with _explained(file, where):
+            turn = UPRIGHT.get(orientation_of(image))
+            image.load()
+            values = np.asarray(image if turn is None else image.transpose(turn))
+            has_alpha = image.mode in ("LA", "PA", "RGBA")
+    if values.ndim == 3:
+        colours = values[..., :-1] if has_alpha else values
+        values = colours[..., 0]
+        if (colours != values[..., None]).any():
+            raise ImageError(f"{where} is a mask of colours: save it as grey levels or a palette, a class number each.")
+    if values.dtype == np.bool_ or (
+        np.issubdtype(values.dtype, np.integer) and 0 <= values.min() <= values.max() < 256
+    ):
+        return np.ascontiguousarray(values, np.uint8)
+    raise ImageError(f"{where} is a mask of {values.dtype}: class numbers are whole and below 256.")
 
 
 def find_images(paths: StrPath | Iterable[StrPath]) -> list[Path]:

@@ -7,8 +7,8 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from vitlab.core.errors import ImageError
-from vitlab.data.contract import Array, DataSet, Images, Split
-from vitlab.data.decoding import decode
+from vitlab.data.contract import Array, DataSet, Masks, Split
+from vitlab.data.decoding import decode, read_mask
 
 
 @dataclass(frozen=True)
@@ -28,11 +28,13 @@ class Description:
     name: str
     classes: tuple[str, ...]
     multi_label: bool
-    counts: dict[str, tuple[int, ...]]  # images of each class, for each split
+    counts: dict[str, tuple[int, ...]]  # images of each class, for each split that has labels
     sizes: dict[str, int]  # images of each split
     notes: tuple[str, ...]
     looked_at: int = 0  # images that were decoded
     unreadable: tuple[Unreadable, ...] = ()  # those of them that could not be
+    mask_classes: tuple[str, ...] = ()  # of the pixels, where there are masks
+    numbers: bool = False  # whether labels are numbers to predict
 
     @property
     def imbalance(self) -> float | None:
@@ -43,11 +45,13 @@ class Description:
     def lines(self) -> list[str]:
         """The description as text, the most important first."""
         kind = "several labels an image" if self.multi_label else "one label an image"
-        lines = [f"{self.name}: {len(self.classes):,} classes, {kind} ({_shown(self.classes)})"]
-        for split, counts in self.counts.items():
-            least, most = min(counts, default=0), max(counts, default=0)
-            each = f"{least:,}" if least == most else f"{least:,} to {most:,}"
-            lines.append(f"{split}: {self.sizes[split]:,} images, {each} a class")
+        without = "a number an image" if self.numbers else "no labels"
+        said = f"{len(self.classes):,} classes, {kind} ({_shown(self.classes)})" if self.counts else without
+        lines = [f"{self.name}: {said}"]
+        if self.mask_classes:
+            lines.append(f"masks: {len(self.mask_classes):,} classes of pixels ({_shown(self.mask_classes)})")
+        for split, size in self.sizes.items():
+            lines.append(f"{split}: {size:,} images{_each(self.counts.get(split))}")
         if self.imbalance is not None and self.imbalance > 1:
             lines.append(
                 f"imbalance: the largest class of train has {self.imbalance:.1f} times the images of the smallest"
@@ -68,7 +72,14 @@ class Description:
 
 def describe(dataset: DataSet, *, look: bool | int = False) -> Description:
     """What a data set holds; with `look`, all images or so many of each part are decoded to find what cannot be."""
-    counts = {split: tuple(part.counts(dataset.num_classes).tolist()) for split, part in dataset.splits.items()}
+    parts = dataset.splits.values()
+    counts = {
+        split: tuple(part.counts(dataset.num_classes).tolist())
+        for split, part in dataset.splits.items()
+        if part.has_classes
+    }
+    masks = next((mask.classes for part in parts if isinstance(mask := part.targets.get("mask"), Masks)), ())
+    numbers = any("label" in part.targets and not part.has_classes for part in parts)
     sizes = {split: len(part) for split, part in dataset.splits.items()}
     chosen = {split: _spread(len(part), len(part) if look is True else look) for split, part in dataset.splits.items()}
     found = tuple(
@@ -76,15 +87,27 @@ def describe(dataset: DataSet, *, look: bool | int = False) -> Description:
     )
     looked_at = sum(map(len, chosen.values()))
     return Description(
-        dataset.name, dataset.classes, dataset.multi_label, counts, sizes, dataset.notes, looked_at, found
+        dataset.name,
+        dataset.classes,
+        dataset.multi_label,
+        counts,
+        sizes,
+        dataset.notes,
+        looked_at,
+        found,
+        masks,
+        numbers,
     )
 
 
 def scan(split: Split, indices: Array | None = None, *, threads: int = 8) -> list[Unreadable]:
-    """The images of a split, or those of these, that cannot be decoded, in order, decoded as training decodes them."""
+    """The images of a split, or those of these, that cannot be decoded, in order, decoded as training decodes them.
+
+    An image whose mask cannot be decoded counts as one.
+    """
     chosen = np.arange(len(split)) if indices is None else indices
     with ThreadPoolExecutor(threads) as pool:
-        found = pool.map(lambda part: _scan(split.images, part), np.array_split(chosen, max(1, len(chosen) // 16)))
+        found = pool.map(lambda part: _scan(split, part), np.array_split(chosen, max(1, len(chosen) // 16)))
         return [item for part in found for item in part]
 
 
@@ -93,14 +116,25 @@ def _spread(num: int, most: int) -> Array:
     return np.arange(num) if num <= most else np.arange(most) * num // max(most, 1)
 
 
-def _scan(images: Images, indices: Sequence[int]) -> list[Unreadable]:
+def _scan(split: Split, indices: Sequence[int]) -> list[Unreadable]:
     found: list[Unreadable] = []
+    images, masks = split.images, [target for target in split.targets.values() if isinstance(target, Masks)]
     for index in map(int, indices):
         try:
-            decode(images.read(index), images.where(index))
+            pixels = decode(images.read(index), images.where(index))
+            for mask in masks:
+                read_mask(mask, index, pixels.shape[:2])
         except ImageError as error:
             found.append(Unreadable(index, images.where(index), str(error)))
     return found
+
+
+def _each(counts: Sequence[int] | None) -> str:
+    """How many images a class has."""
+    if counts is None:
+        return ""
+    least, most = min(counts, default=0), max(counts, default=0)
+    return f", {least:,} a class" if least == most else f", {least:,} to {most:,} a class"
 
 
 def _shown(classes: Sequence[str]) -> str:

@@ -66,7 +66,6 @@ class Feed:
         damage: Damage,
         *,
         rows: int,
-        size: tuple[int, int],
         num_workers: int,
         ahead: int = AHEAD,
         pin_memory: bool = False,
@@ -80,13 +79,14 @@ class Feed:
         context = worker_context()
         shape = (num_slots, rows)
         slots = Slots(
-            SharedArray(context, (*shape, 3, *size), np.uint8),
+            {name: SharedArray(context, (*shape, *slot.shape), slot.dtype) for name, slot in reader.slots().items()},
             SharedArray(context, shape, np.int64),
             SharedArray(context, shape, np.int64),
         )
-        self._pixels, self._indices, self._places = slots.pixels.array(), slots.indices.array(), slots.places.array()
-        self._images = torch.from_numpy(self._pixels)
-        self._pinned = Pinned(self._images) if pin_memory else None
+        self._rows = {name: shared.array() for name, shared in slots.rows.items()}
+        self._indices, self._places = slots.indices.array(), slots.places.array()
+        self._tensors = {name: torch.from_numpy(array) for name, array in self._rows.items()}
+        self._pinned = Pinned([*self._tensors.values()]) if pin_memory else None
         self._free = collections.deque(range(num_slots))
         self._reading: collections.deque[int] = collections.deque()
         self._unfinished = [0] * num_slots
@@ -100,8 +100,8 @@ class Feed:
     def __iter__(self) -> Self:
         return self
 
-    def __next__(self) -> tuple[Tensor, Array, Array]:
-        """Images [rows, 3, H, W], valid until the next call, and their indices and places."""
+    def __next__(self) -> tuple[dict[str, Tensor], Array, Array]:
+        """What the reader fills [rows, ...], by name, valid until the next call, and its indices and places."""
         try:
             if self._used is not None:
                 self._give_back(self._used)
@@ -115,7 +115,8 @@ class Feed:
             self.close()
             raise
         self._used = slot
-        return self._images[slot], self._indices[slot].copy(), self._places[slot].copy()
+        filled = {name: tensor[slot] for name, tensor in self._tensors.items()}
+        return filled, self._indices[slot].copy(), self._places[slot].copy()
 
     def close(self) -> None:
         """End the workers; the last batch stays valid."""
@@ -154,7 +155,8 @@ class Feed:
     def _finish(self, slot: int) -> None:
         """Wait until a slot is full; what was damaged in it counts now, so that no order of work changes an error."""
         if self._workers is None:
-            self._damaged[slot] = self._reader.fill(self._pixels[slot], self._indices[slot], self._places[slot])
+            here = {name: array[slot] for name, array in self._rows.items()}
+            self._damaged[slot] = self._reader.fill(here, self._indices[slot], self._places[slot])
         else:
             while self._unfinished[slot]:
                 for done, damaged in self._workers.take():

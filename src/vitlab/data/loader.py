@@ -5,7 +5,7 @@ for the next batch gives the last one back.
 """
 
 import weakref
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from types import TracebackType
 from typing import NamedTuple, Self, final
 
@@ -14,52 +14,50 @@ import torch
 from torch import Tensor
 
 from vitlab.core.preprocess import Preprocess
-from vitlab.data.augmentation import Augmentation
-from vitlab.data.contract import Array, Split
+from vitlab.data.contract import Array, Split, Target, Values
 from vitlab.data.feed import AHEAD, SETTING, Damage, Feed
-from vitlab.data.order import EvaluationOrder, Order
-from vitlab.data.reading import EvaluationReader, TrainingReader
+from vitlab.data.order import EvaluationOrder, share
+from vitlab.data.reading import EvaluationReader, TrainingReader, view_name
+from vitlab.data.streams import StreamPlan, view_keys
+from vitlab.data.targets import masks_of, stored, wanted_targets
 
 _evaluated: dict[tuple[int, float], Damage] = {}  # by a split that is alive, and the share that may be damaged
 
 
-class Batch(NamedTuple):
-    """A training batch; `images` is overwritten when the next batch is asked for."""
+class Loaded(NamedTuple):
+    """A training batch; `views`, and targets that are masks, are overwritten when the next batch is asked for."""
 
-    images: Tensor  # uint8 [b, 3, H, W]
-    labels: Tensor  # int64 [b], or float32 [b, K] where an image has several
+    views: tuple[Tensor, ...]  # uint8 [b, 3, H, W]
+    targets: dict[str, Tensor]  # as `targets.stored` gives them; masks uint8 [b, H, W]
     indices: Tensor  # int64 [b]: which images these are
     places: Tensor  # int64 [b]: where they are in the order of training
 
 
 class EvaluationBatch(NamedTuple):
-    """A batch of an evaluation; `images` is overwritten when the next batch is asked for."""
+    """A batch of an evaluation; `images` and masks are overwritten when the next batch is asked for."""
 
     images: Tensor  # uint8 [b, 3, H, W]
-    labels: Tensor
+    targets: Mapping[str, Tensor]  # as `targets.stored` gives them; masks uint8 [b, H, W]
     indices: Tensor
     counts: Tensor  # bool [b]: False for rows that only fill the last batch, and for images that are damaged
 
 
 @final
 class Loader:
-    """The training batches of steps `start_step`, `start_step` + 1, ... without end.
+    """The training batches of a stream, of steps `start_step`, `start_step` + 1, ... without end.
 
-    `batch_size` is that of all ranks together, as in `Order`; a batch here is this rank's part. What is in a batch
-    depends on the seed and the step alone. A damaged image is named in the log and replaced by another, which only its
-    place decides, so that labels follow; `damaged` holds them all. Close it, or leave its `with` block.
+    A batch here is this rank's part. What is in it depends on the plan, the seed and the step alone. A damaged image is
+    named in the log and replaced by another, which only its place decides, so that targets follow; `damaged` holds them
+    all. `keys` are those of the views. Close it, or leave its `with` block.
     """
 
     def __init__(
         self,
-        split: Split,
+        plan: StreamPlan,
         *,
-        size: tuple[int, int],
-        augmentation: Augmentation | None,
-        order: Order,
-        batch_size: int,
         num_workers: int,
         seed: int,
+        keys: tuple[int, ...] | None = None,
         rank: int = 0,
         world: int = 1,
         start_step: int = 0,
@@ -67,15 +65,14 @@ class Loader:
         pin_memory: bool = False,
         max_damaged: float = 0.01,
     ) -> None:
-        self.split = split
-        self._damage = Damage(len(split), max_damaged, SETTING)
-        plain = Augmentation(crop="resize", flip=0.0)
+        self.plan, self._targets = plan, plan.wanted()
+        self._damage = Damage(len(plan.split), max_damaged, SETTING)
+        keys = view_keys([plan], seed)[0] if keys is None else keys
         self._feed = Feed(
-            TrainingReader(split.images, size, augmentation or plain, seed),
-            _steps(order, start_step, batch_size, rank, world),
+            TrainingReader(plan.split.images, plan.views, keys, seed, masks_of(self._targets)),
+            _steps(plan, start_step, rank, world),
             self._damage,
-            rows=len(order.batch(start_step, batch_size, rank, world)[0]),
-            size=size,
+            rows=share(plan.batch_size, world),
             num_workers=num_workers,
             ahead=ahead,
             pin_memory=pin_memory,
@@ -84,9 +81,11 @@ class Loader:
     def __iter__(self) -> Self:
         return self
 
-    def __next__(self) -> Batch:
-        images, indices, places = next(self._feed)
-        return Batch(images, _labels(self.split, indices), torch.from_numpy(indices), torch.from_numpy(places))
+    def __next__(self) -> Loaded:
+        filled, indices, places = next(self._feed)
+        views = tuple(filled[view_name(j)] for j in range(len(self.plan.views)))
+        targets = _targets(self._targets, indices, filled)
+        return Loaded(views, targets, torch.from_numpy(indices), torch.from_numpy(places))
 
     def __enter__(self) -> Self:
         return self
@@ -114,6 +113,7 @@ def evaluation_batches(
     split: Split,
     preprocess: Preprocess,
     *,
+    targets: tuple[str, ...] = (),
     batch_size: int,
     num_workers: int,
     rank: int = 0,
@@ -123,10 +123,12 @@ def evaluation_batches(
 ) -> Iterator[EvaluationBatch]:
     """Every image once over all ranks, as `preprocess.picture` has it, in batches of `batch_size` over all ranks.
 
-    All ranks get equally many batches of equally many rows; `counts` says which rows are images.
+    `targets` are those of the split to hand out too; an image whose mask cannot be read counts as damaged. All ranks
+    get equally many batches of equally many rows; `counts` says which rows are images.
     """
     order = EvaluationOrder(len(split), batch_size, world)
     damage = _damage_of(split, max_damaged)
+    wanted = wanted_targets(split, targets)
 
     def plan() -> Iterator[tuple[Array, Array]]:
         for step in range(len(order)):
@@ -134,18 +136,18 @@ def evaluation_batches(
             yield np.where(counts, indices, -1), indices
 
     feed = Feed(
-        EvaluationReader(split.images, preprocess),
+        EvaluationReader(split.images, preprocess, masks_of(wanted)),
         plan(),
         damage,
         rows=order.part,
-        size=preprocess.size,
         num_workers=min(num_workers, order.part),
         pin_memory=pin_memory,
     )
     try:
-        for images, indices, wanted in feed:
+        for filled, indices, images in feed:
             counts = torch.from_numpy(indices >= 0)
-            yield EvaluationBatch(images, _labels(split, wanted), torch.from_numpy(wanted), counts)
+            found = _targets(wanted, images, filled)
+            yield EvaluationBatch(filled[view_name(0)], found, torch.from_numpy(images), counts)
     finally:
         feed.close()
 
@@ -159,12 +161,15 @@ def _damage_of(split: Split, share: float) -> Damage:
     return _evaluated[known]
 
 
-def _steps(order: Order, step: int, batch_size: int, rank: int, world: int) -> Iterator[tuple[Array, Array]]:
+def _steps(plan: StreamPlan, step: int, rank: int, world: int) -> Iterator[tuple[Array, Array]]:
     while True:
-        yield order.batch(step, batch_size, rank, world)
+        yield plan.order.batch(step, plan.batch_size, rank, world)
         step += 1
 
 
-def _labels(split: Split, indices: Array) -> Tensor:
-    kind = np.int64 if split.labels.ndim == 1 else np.float32
-    return torch.from_numpy(split.labels[indices].astype(kind))
+def _targets(targets: Mapping[str, Target], indices: Array, filled: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """The targets of some images; workers filled in those that are read from files."""
+    return {
+        name: stored(target, indices) if isinstance(target, Values) else filled[name]
+        for name, target in targets.items()
+    }

@@ -1,6 +1,7 @@
 """A data set from a path or a name."""
 
 import dataclasses
+import inspect
 import os
 import re
 from collections.abc import Iterator
@@ -9,51 +10,39 @@ from pathlib import Path
 import numpy as np
 
 from vitlab.core.errors import DataError, UnknownNameError, near_matches
+from vitlab.core.registry import IN_A_FILE, Registry, is_in_a_file
 from vitlab.data.contract import Array, DataSet
 from vitlab.data.description import Description, Unreadable, describe, scan
-from vitlab.data.sources import (
-    arranged,
-    arrays,
-    caltech,
-    cifar,
-    digits,
-    dtd,
-    eurosat,
-    flowers,
-    folder,
-    food,
-    hub,
-    idx,
-    imagenet,
-    pets,
-    shards,
-    stl10,
-    svhn,
-    table,
-    vtab,
-)
+from vitlab.data.sources import arranged, folder, hub, shards
 from vitlab.data.sources.holdout import hold_out
 from vitlab.data.sources.source import Published, Source
 from vitlab.data.sources.wording import few
 
-__all__ = ["Description", "Unreadable", "describe", "hold_out", "names", "open_data", "scan"]
+__all__ = ["SOURCES", "Description", "Unreadable", "describe", "hold_out", "names", "open_data", "scan"]
 
-PUBLISHED: tuple[Published, ...] = (
-    *cifar.SOURCES,
-    *idx.SOURCES,
-    *svhn.SOURCES,
-    *stl10.SOURCES,
-    *flowers.SOURCES,
-    *pets.SOURCES,
-    *dtd.SOURCES,
-    *food.SOURCES,
-    *eurosat.SOURCES,
-    *caltech.SOURCES,
-    *imagenet.SOURCES,
-    *digits.SOURCES,
-)
 # The more particular come first: the image folder takes any folder.
-GENERAL: tuple[Source, ...] = (hub.SOURCE, shards.SOURCE, arrays.SOURCE, table.SOURCE, vtab.SOURCE, folder.SOURCE)
+MODULES = (
+    "cifar",
+    "idx",
+    "svhn",
+    "stl10",
+    "flowers",
+    "pets",
+    "dtd",
+    "food",
+    "eurosat",
+    "caltech",
+    "imagenet",
+    "digits",
+    "masks",
+    "hub",
+    "shards",
+    "arrays",
+    "table",
+    "vtab",
+    "folder",
+)
+SOURCES = Registry(Source, "data set", "vitlab.data.sources", "SOURCE", MODULES, group="vitlab.sources")
 
 VARIABLE = "VITLAB_DATA"  # folders, separated as in PATH
 PLACES = (
@@ -85,7 +74,17 @@ def open_data(data: str | os.PathLike[str], *, val_fraction: float = 0.1, seed: 
 
 def names() -> tuple[str, ...]:
     """The data sets that can be asked for by name."""
-    return tuple(sorted(source.name for source in PUBLISHED))
+    return tuple(sorted(source.name for source in _published()))
+
+
+def _published() -> list[Published]:
+    return [source for source in SOURCES if isinstance(source, Published)]
+
+
+def _forms() -> list[Source]:
+    """Those that are asked for by path, the image folder last, after those of other packages."""
+    found = [source for source in SOURCES if not isinstance(source, Published)]
+    return sorted(found, key=lambda source: source.name == folder.SOURCE.name)
 
 
 def _find(data: str | os.PathLike[str]) -> DataSet:
@@ -98,24 +97,37 @@ def _find(data: str | os.PathLike[str]) -> DataSet:
             return hub.read_hub(text)
         if text.startswith(arranged.PREFIX):
             return arranged.read_arranged(text, _find)
+        if is_in_a_file(text):
+            return _in_a_file(text)
         if re.match(r"(pipe:|[a-z0-9]+://)", text):
             raise DataError(f"'{text}' is not on this machine: copy it here first, then give its path.")
-        named = next((source for source in PUBLISHED if _plain(text) in _known_as(source)), None)
+        named = next((source for source in _published() if _plain(text) in _known_as(source)), None)
         if named is not None and not re.search(r"[/\\]", text) and (named.embedded or not os.path.exists(text)):  # noqa: PTH110
             return dataclasses.replace(_by_name(named), name=named.name)
     return _by_path(Path(os.path.expanduser(text)))  # noqa: PTH111  as with exists, Path's raises over odd texts
+
+
+def _in_a_file(name: str) -> DataSet:
+    """The set of a source in a file of one's own, which reads from the folder of that file, or needs no path."""
+    source, match = SOURCES.find(name), IN_A_FILE.fullmatch(name)
+    assert match is not None
+    takes_path = bool(inspect.signature(source.read).parameters)
+    dataset = source.read(Path(match["file"]).expanduser().absolute().parent) if takes_path else source.read()
+    if not isinstance(dataset, DataSet):  # it is somebody else's code
+        raise DataError(f"The source {name} gave {type(dataset).__name__}, not a DataSet.")
+    return dataclasses.replace(dataset, notes=(f"Read by {name}.", *dataset.notes))
 
 
 def _by_path(path: Path) -> DataSet:
     if not os.path.exists(path) and not ("{" in path.name and _recognises(shards.SOURCE, path)):  # noqa: PTH110
         raise _nothing_there(path)
     try:
-        source = next((published for published in PUBLISHED if published.recognises(path)), None) or _general(path)
+        source = next((published for published in _published() if published.recognises(path)), None) or _general(path)
     except OSError as error:
         raise DataError(f"Cannot read {path}: {error.strerror or error}.") from error
     if isinstance(source, Published):
         return _said(source.read(path), source, path)
-    inside = {source.name: (source, place) for source in PUBLISHED for place in _inside(source, path)}
+    inside = {source.name: (source, place) for source in _published() for place in _inside(source, path)}
     if inside and not (source is not None and source.certain(path)):
         if len(inside) > 1:
             raise DataError(f"{path} holds several data sets, {', '.join(sorted(inside))}: give the folder of one.")
@@ -129,7 +141,7 @@ def _by_path(path: Path) -> DataSet:
 
 def _general(path: Path) -> Source | None:
     """The form of a path; class folders of images go before what may be a stray file beside them."""
-    found = [source for source in GENERAL if source.recognises(path)]
+    found = [source for source in _forms() if source.recognises(path)]
     if len(found) > 1:  # a folder, for a file has one form
         sure = next((source for source in found if source.certain(path)), None)
         return sure or (folder.SOURCE if folder.has_classes(path) else found[0])
@@ -238,7 +250,7 @@ def _said(dataset: DataSet, source: Source, path: Path) -> DataSet:
 
 
 def _nothing_there(path: Path) -> UnknownNameError:
-    known = [*names(), *(alias for source in PUBLISHED for alias in source.aliases)]
+    known = [*names(), *(alias for source in _published() for alias in source.aliases)]
     text = str(path)
     if path.name == text and not path.suffix:
         hint = near_matches(text, known) or f" Known names: {', '.join(names())}."
@@ -264,13 +276,15 @@ def _checked(dataset: DataSet) -> DataSet:
         _check_text("The class", name)
     if not dataset.splits:
         raise DataError(f"The data set {dataset.name} holds no images.")
+    counts = {split: part.counts(dataset.num_classes) for split, part in dataset.splits.items() if part.has_classes}
+    if not counts:
+        return dataset
     if not dataset.classes:
         raise DataError(f"The data set {dataset.name} has no classes: none of its images has a label.")
     if dataset.num_classes < 2 and not dataset.multi_label:
         raise DataError(
             f"The data set {dataset.name} has one class only, '{dataset.classes[0]}': a classifier needs at least two."
         )
-    counts = {split: part.counts(dataset.num_classes) for split, part in dataset.splits.items()}
     notes: list[str] = []
     everywhere = np.sum([*counts.values()], axis=0)
     if bare := _of(dataset, everywhere == 0):

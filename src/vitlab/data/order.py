@@ -6,7 +6,7 @@ on the number of workers nor of ranks, and nothing is dropped at an epoch's end.
 """
 
 from collections.abc import Sequence
-from typing import Any, TypeAlias
+from typing import Any
 
 import numpy as np
 import torch
@@ -14,8 +14,7 @@ from torch import Tensor
 
 from vitlab.core.errors import ConfigError
 from vitlab.core.random import bits, key, permutation
-
-Array: TypeAlias = np.ndarray[Any, Any]
+from vitlab.data.contract import Array, Values
 
 BLOCK = 4  # distinct images that are repeated together
 # The four images of a block at their first, second and third repetition. Mixing pairs neighbours (place p with p ^ 1):
@@ -123,15 +122,21 @@ class EvaluationOrder:
         return np.minimum(places, self.num - 1), places < self.num
 
 
-def balanced_weights(labels: Array, power: float = 1.0) -> Array:
+def balanced_weights(label: Values, power: float = 1.0) -> Array:
     """Weights for `Order` that draw every class alike (power 1), or as often as it comes (power 0), or in between.
 
-    From labels [N] a sample weighs count ** -power; with several labels, [N, K], it weighs what its rarest weighs,
-    and one without any what the commonest weighs.
+    A sample of a class weighs count ** -power; with several labels it weighs what its rarest weighs, and one without
+    any what the commonest weighs; probabilities weigh what their classes do on average.
     """
-    if labels.ndim == 1:
+    labels = label.values
+    if label.kind == "number":
+        raise ConfigError("Classes cannot be drawn alike where labels are numbers to predict: leave balancing out.")
+    if label.kind == "class":
         counts = np.bincount(labels)
         return np.maximum(counts, 1)[labels].astype(np.float64) ** -power
+    if label.kind == "soft":
+        sums = np.maximum(labels.sum(axis=0, dtype=np.float64), np.finfo(np.float64).tiny)
+        return labels @ sums**-power
     counts = np.maximum(labels.sum(axis=0), 1).astype(np.float64) ** -power
     return np.where(labels != 0, counts, counts.min()).max(axis=1)
 

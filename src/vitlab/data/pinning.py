@@ -1,5 +1,6 @@
 """Shared memory that a GPU copies from by itself, while the host goes on."""
 
+from collections.abc import Sequence
 from typing import Any, final
 
 import torch
@@ -14,12 +15,15 @@ PORTABLE = 1  # cudaHostRegisterPortable: for every device
 class Pinned:
     """Slots of page-locked memory, each of which may be overwritten only when copies out of it have ended."""
 
-    def __init__(self, slots: Tensor) -> None:
+    def __init__(self, slots: Sequence[Tensor]) -> None:
+        """`slots` are tensors [slots, ...] that are filled and copied together."""
         if not torch.cuda.is_available():
             raise DataError("Memory can be pinned only where there is a CUDA device: leave pin_memory off.")
-        self._slots: Tensor | None = slots
-        self._copied = [torch.cuda.Event() for _ in range(len(slots))]
-        _check(_runtime().cudaHostRegister(slots.data_ptr(), slots.nbytes, PORTABLE))
+        self._slots: list[Tensor] = []
+        self._copied = [torch.cuda.Event() for _ in range(len(slots[0]))]
+        for part in slots:
+            _check(_runtime().cudaHostRegister(part.data_ptr(), part.nbytes, PORTABLE))
+            self._slots.append(part)
 
     def mark(self, slot: int) -> None:
         """Copies out of this slot have been asked for, on the current stream."""
@@ -33,11 +37,10 @@ class Pinned:
 
     def release(self) -> None:
         """Unlock the pages, when all copies have ended."""
-        if self._slots is not None:
-            for event in self._copied:
-                event.synchronize()
-            _check(_runtime().cudaHostUnregister(self._slots.data_ptr()))
-            self._slots = None
+        for event in self._copied if self._slots else ():
+            event.synchronize()
+        while self._slots:
+            _check(_runtime().cudaHostUnregister(self._slots.pop().data_ptr()))
 
 
 def _runtime() -> Any:

@@ -14,7 +14,7 @@ import struct
 import sys
 import threading
 import traceback
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from multiprocessing import connection, resource_tracker, util
 from multiprocessing.context import ForkServerContext, SpawnContext
@@ -27,6 +27,7 @@ import torch
 from vitlab.core.errors import DataError, Error
 from vitlab.data.contract import Array
 from vitlab.data.shared import SharedArray, SharedObject
+from vitlab.data.targets import Slot
 
 SERVER = "vitlab.data.server"
 SIGNALS = (signal.SIGINT, signal.SIGTERM)
@@ -46,8 +47,12 @@ class Damaged(NamedTuple):
 class Reader(Protocol):
     """Reads images into rows; picklable."""
 
-    def fill(self, pixels: Array, indices: Array, places: Array) -> list[Damaged]:
-        """Fill `pixels` [n, 3, H, W] with the images `indices` [n] as their `places` [n] have it.
+    def slots(self) -> Mapping[str, Slot]:
+        """What it fills for each image: arrays by name."""
+        ...
+
+    def fill(self, rows: Mapping[str, Array], indices: Array, places: Array) -> list[Damaged]:
+        """Fill `rows`, arrays [n, ...] by name, with the images `indices` [n] as their `places` [n] have it.
 
         What was damaged is returned; `indices` then says what was read in its stead.
         """
@@ -58,7 +63,7 @@ class Reader(Protocol):
 class Slots:
     """Batches that are filled and handed out in turn."""
 
-    pixels: SharedArray  # uint8 [slots, rows, 3, H, W]
+    rows: Mapping[str, SharedArray]  # [slots, rows, ...], by the names that the reader gives them
     indices: SharedArray  # int64 [slots, rows]
     places: SharedArray  # int64 [slots, rows]
 
@@ -165,11 +170,13 @@ def work(reader: SharedObject, slots: Slots, tasks: Pipe, done: Pipe) -> None:
         try:
             done.send(None)
             images: Reader = reader.load()
-            pixels, indices, places = slots.pixels.array(), slots.indices.array(), slots.places.array()
+            arrays = {name: shared.array() for name, shared in slots.rows.items()}
+            indices, places = slots.indices.array(), slots.places.array()
             while task := _receive(tasks):
                 slot, start, stop = TASK.unpack(task)
                 rows = slice(start, stop)
-                done.send(Done(slot, images.fill(pixels[slot, rows], indices[slot, rows], places[slot, rows])))
+                here = {name: array[slot, rows] for name, array in arrays.items()}
+                done.send(Done(slot, images.fill(here, indices[slot, rows], places[slot, rows])))
         except BrokenPipeError:
             raise
         except Exception as error:  # noqa: BLE001  whatever it is, the parent has to hear of it

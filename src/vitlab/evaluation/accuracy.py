@@ -10,8 +10,8 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from vitlab.evaluation.calibration import Calibration
-from vitlab.evaluation.contract import EvaluationError, Metric
-from vitlab.evaluation.examples import Z95, Outcome, share, wilson
+from vitlab.evaluation.contract import EvaluationError, Metric, Outcome
+from vitlab.evaluation.examples import Z95, share, wilson
 
 TOP = 5
 WHOLE_CONFUSION = 200  # classes up to which the whole matrix is written, and not its largest entries alone

@@ -6,8 +6,8 @@ from typing import final
 import numpy as np
 from numpy.typing import ArrayLike
 
-from vitlab.evaluation.contract import EvaluationError, Metric
-from vitlab.evaluation.examples import Z95, Array, Outcome
+from vitlab.evaluation.contract import EvaluationError, Metric, Outcome
+from vitlab.evaluation.examples import Z95, Array
 
 RESAMPLES, RESAMPLED = 200, 2e7  # draws of the images for the spread of the mean, and scores in all
 FEWEST_RESAMPLES = 20

@@ -1,20 +1,31 @@
-"""What is measured, and what a measurement gives: values with a count and a spread, and how they came about."""
+"""What is measured, how, and what a measurement gives: values with a count and a spread, and how they came about.
+
+Nothing heavy is imported: the command line shows protocols without torch.
+"""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Literal, TypeAlias, final
-
-import torch
-from torch import Tensor
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias, final
 
 from vitlab.core.errors import Error
-from vitlab.core.preprocess import Preprocess
+
+if TYPE_CHECKING:
+    import torch
+    from torch import Tensor
+
+    from vitlab.core.preprocess import Preprocess
 
 Unit: TypeAlias = Literal["fraction", "number"]  # a fraction is printed as a percentage
 
 
 class EvaluationError(Error):
     """What keeps a protocol from measuring: the data, the features or the settings."""
+
+
+def _cpu() -> "torch.device":
+    import torch
+
+    return torch.device("cpu")
 
 
 @final
@@ -26,12 +37,13 @@ class Subject:
     """
 
     name: str
-    features: Callable[[Tensor], Tensor]  # [B, D]
-    logits: Callable[[Tensor], Tensor] | None  # [B, K]; None where there is no classifier
-    preprocess: Preprocess
+    features: "Callable[[Tensor], Tensor]"  # [B, D]
+    logits: "Callable[[Tensor], Tensor] | None"  # [B, K]; None where there is no classifier
+    preprocess: "Preprocess"
     fingerprint: str | None = None
     labels: tuple[str, ...] | None = None
-    device: torch.device = field(default_factory=lambda: torch.device("cpu"))
+    dense: bool = False  # it answers for each pixel, so that it has no logits of the image
+    device: "torch.device" = field(default_factory=_cpu)
 
 
 @final
@@ -44,6 +56,19 @@ class Metric:
     spread: float | None = None
     spread_of: str = ""
     unit: Unit = "fraction"
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class Outcome:
+    """What a protocol's arithmetic gives: the fields of a `Result` that do not depend on where the arrays came from."""
+
+    metrics: Mapping[str, Metric]
+    counts: Mapping[str, int] = field(default_factory=dict)
+    seeds: tuple[int, ...] = ()
+    settings: Mapping[str, Any] = field(default_factory=dict)
+    selected: Mapping[str, Any] = field(default_factory=dict)
+    details: Mapping[str, Any] = field(default_factory=dict)
 
 
 @final
@@ -63,3 +88,28 @@ class Result:
     cost: Mapping[str, float] = field(default_factory=dict)
     seconds: float = 0.0
     environment: Mapping[str, Any] = field(default_factory=dict)
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class Protocol:
+    """A way of measuring. The file of one ends with it, and imports what is heavy when it runs.
+
+    `run` is given a `vitlab.evaluation.request.Request` whose options were checked. Most measure a model as it is on
+    a data set, and call its `measure` with a function from the opened model and data to an `Outcome`.
+    """
+
+    name: str
+    summary: str  # for the list of protocols
+    options: type  # a frozen dataclass with defaults; its docstring and its fields' are the help
+    examples: tuple[str, ...]  # what follows `vitlab evaluate NAME`
+    run: Callable[[Any], Result]
+    not_taken: tuple[str, ...] = ()  # the options common to all that would do nothing here
+
+    @property
+    def takes_data(self) -> bool:
+        return "data" not in self.not_taken
+
+
+# The options that say how a model that stays as it is sees images; a protocol that trains it does not take them.
+SEEN_ONCE = ("split", "crops", "flip", "resize", "cache", "no_cache")

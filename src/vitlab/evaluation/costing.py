@@ -1,6 +1,5 @@
 """The cost protocol: what is counted, timed, planned and spent, as a result."""
 
-import math
 import time
 from typing import Any
 
@@ -9,7 +8,7 @@ import torch
 from vitlab.core.config import to_dict
 from vitlab.core.record import environment
 from vitlab.data.jpeg import decoder_name
-from vitlab.evaluation.contract import EvaluationError, Result, Subject
+from vitlab.evaluation.contract import Result, Subject
 from vitlab.evaluation.cost import (
     Spent,
     batch_fits,
@@ -23,7 +22,7 @@ from vitlab.evaluation.cost import (
     reset_memory,
     training_speed,
 )
-from vitlab.evaluation.options import CostOptions
+from vitlab.evaluation.protocols.cost import CostOptions
 from vitlab.models.contract import Model
 
 
@@ -83,14 +82,6 @@ def measure_cost(
         seconds=time.perf_counter() - start,
         environment=environment(decoder_name()),
     )
-
-
-def check_options(options: CostOptions) -> None:
-    """Refuse numbers that nothing can have, before anything is opened."""
-    for name in ("seconds", "train_images", "images", "devices"):
-        value = getattr(options, name)
-        if value is not None and not 0 < value < math.inf:
-            raise EvaluationError(f"protocol cost: {name} must be a number above 0, not {value:g}.")
 
 
 def _given(options: CostOptions, images: float | None) -> dict[str, Any]:

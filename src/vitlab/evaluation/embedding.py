@@ -58,9 +58,8 @@ def embed_images(
 ) -> Embedding:
     """The features of pictures and files; those that cannot be read are left out, and named in the log."""
     images = GivenImages(items)
-    split = Split(images, np.zeros(len(items), dtype=np.int64))
     values, found = [], []
-    for batch in outputs(subject.features, subject, split, reading, progress):
+    for batch in outputs(subject.features, subject, Split(images), reading, progress):
         values.append(batch.values.numpy())
         found.append(batch.indices)
     read = np.concatenate(found)

@@ -1,8 +1,8 @@
 """Features with labels: checked once, read in blocks (they may be memory-mapped), held out in part."""
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any, TypeAlias, final
 
 import numpy as np
@@ -19,19 +19,6 @@ Progress: TypeAlias = Callable[[int, int], None]  # what is done, and all
 
 BLOCK_BYTES = 2**26  # of features, or of scores, at a time
 Z95 = 1.959963984540054  # of the normal distribution, within 95%
-
-
-@final
-@dataclass(frozen=True, kw_only=True)
-class Outcome:
-    """What a protocol's arithmetic gives: the fields of a `Result` that do not depend on where the arrays came from."""
-
-    metrics: Mapping[str, Metric]
-    counts: Mapping[str, int] = field(default_factory=dict)
-    seeds: tuple[int, ...] = ()
-    settings: Mapping[str, Any] = field(default_factory=dict)
-    selected: Mapping[str, Any] = field(default_factory=dict)
-    details: Mapping[str, Any] = field(default_factory=dict)
 
 
 @final

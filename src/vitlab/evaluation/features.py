@@ -67,8 +67,15 @@ class Outputs(NamedTuple):
     """One batch of a subject's outputs."""
 
     values: Tensor  # float32 [b, D], on the CPU
-    labels: Array  # [b] or [b, K]
+    known: Array | None  # the labels [b] or [b, K], where the images have them
     indices: Array  # int64 [b]: which images of the split
+
+    @property
+    def labels(self) -> Array:
+        """The labels; an error where the images have none."""
+        if self.known is None:
+            raise EvaluationError("These images have no labels, and this measures against them.")
+        return self.known
 
 
 @dataclass(frozen=True)
@@ -132,7 +139,7 @@ def outputs(
                     f"{subject.name} gives numbers that are not finite for {where}: its weights are damaged, or too"
                     " large for the precision."
                 )
-            yield Outputs(values, split.labels[indices], indices)
+            yield Outputs(values, split.labels[indices] if "label" in split.targets else None, indices)
             done = min(done + len(counts), len(split))
             if progress is not None:
                 progress(done, len(split))

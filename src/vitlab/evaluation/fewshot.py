@@ -17,8 +17,8 @@ from jaxtyping import Float
 from numpy.typing import ArrayLike
 from torch import Tensor
 
-from vitlab.evaluation.contract import EvaluationError, Metric
-from vitlab.evaluation.examples import Array, Examples, Outcome, Progress, Rows, count_classes, moments
+from vitlab.evaluation.contract import EvaluationError, Metric, Outcome
+from vitlab.evaluation.examples import Array, Examples, Progress, Rows, count_classes, moments
 
 SHOTS, SEEDS, L2 = (1, 5, 10, 25), (0, 1, 2), 2.0**10
 SWEEP = tuple(2.0**i for i in range(-10, 20))

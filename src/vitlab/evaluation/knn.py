@@ -15,8 +15,8 @@ from jaxtyping import Float, Int
 from numpy.typing import ArrayLike
 from torch import Tensor
 
-from vitlab.evaluation.contract import EvaluationError
-from vitlab.evaluation.examples import Array, Examples, Outcome, Progress, Rows, count_classes, held_out, share
+from vitlab.evaluation.contract import EvaluationError, Outcome
+from vitlab.evaluation.examples import Array, Examples, Progress, Rows, count_classes, held_out, share
 
 Weights: TypeAlias = Literal["similarity", "uniform", "distance"]
 

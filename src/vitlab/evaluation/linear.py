@@ -10,8 +10,8 @@ from numpy.typing import ArrayLike
 from torch import Tensor
 
 from vitlab.evaluation.accuracy import Accuracy
-from vitlab.evaluation.contract import EvaluationError
-from vitlab.evaluation.examples import Examples, Outcome, Progress, Rows, count_classes, held_out, moments
+from vitlab.evaluation.contract import EvaluationError, Outcome
+from vitlab.evaluation.examples import Examples, Progress, Rows, count_classes, held_out, moments
 from vitlab.evaluation.logistic import MOMENTUM, Fit, Probe, Standardised, fit
 
 L2S = tuple(10.0**i for i in range(-6, 2))

@@ -16,7 +16,7 @@ from vitlab.data.open import open_data
 from vitlab.evaluation.accuracy import Accuracy
 from vitlab.evaluation.contract import EvaluationError
 from vitlab.evaluation.features import Progress, Reading, outputs
-from vitlab.evaluation.protocols import choose_split
+from vitlab.evaluation.measurement import choose_split
 from vitlab.evaluation.subject import for_classes, subject_from
 from vitlab.models.contract import Model
 from vitlab.weights.export import Form

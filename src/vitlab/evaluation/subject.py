@@ -22,6 +22,7 @@ Precision: TypeAlias = Literal["float32", "bf16"]
 Function: TypeAlias = Callable[[Tensor], Tensor]
 log = logging.getLogger("vitlab")
 
+LATER = (("head", "pooled"),)  # fields that came later, as all models had them before: no part of a fingerprint
 FEATURES = "measure its features (fewshot, linear, knn)"  # what can be done without the data's classes
 
 
@@ -51,9 +52,9 @@ def subject_of(
     def logits(images: Tensor) -> Tensor:
         return model(images.to(weight))
 
-    return subject_from(
+    found = subject_from(
         features,
-        logits=logits if getattr(model.config, "num_classes", 1) else None,
+        logits=logits if getattr(model.config, "num_classes", 1) and not model.is_dense else None,
         name=name,
         preprocess=model.preprocess,
         fingerprint=model_fingerprint(model, precision),
@@ -61,6 +62,7 @@ def subject_of(
         device=device,
         precision=precision,
     )
+    return dataclasses.replace(found, dense=model.is_dense)
 
 
 def subject_from(
@@ -100,7 +102,8 @@ def subject_from(
 
 def model_fingerprint(model: Model, precision: Precision = "float32") -> str:
     """A hash of a model's configuration, of every tensor's bytes, and of the precision that it is computed in."""
-    settings = {"family": family_name(model.config), "config": to_dict(model.config), "precision": precision}
+    config = {name: value for name, value in to_dict(model.config).items() if (name, value) not in LATER}
+    settings = {"family": family_name(model.config), "config": config, "precision": precision}
     digest = hashlib.blake2b(json.dumps(settings, sort_keys=True).encode(), digest_size=16)
     for name, value in sorted(model.state_dict().items()):
         digest.update(f"{name} {value.dtype} {tuple(value.shape)}".encode())
@@ -118,6 +121,11 @@ def for_classes(subject: Subject, classes: Sequence[str], *, otherwise: str = FE
     done where neither is possible, beside fine-tuning.
     """
     advice = f"fine-tune it on this data, or {otherwise}" if otherwise else "fine-tune it on this data"
+    if subject.dense:
+        raise EvaluationError(
+            f"{subject.name} says the class of each pixel, not of the image: measure it by its own task (`vitlab"
+            f" evaluate score`), {advice}."
+        )
     if subject.logits is None:
         raise EvaluationError(f"{subject.name} has no classifier: {advice}.")
     places = None if subject.labels is None else _places(subject.labels, classes)

@@ -127,7 +127,7 @@ def _shares(values: Tensor) -> Array:
 
 
 def _classes(model: Model, encoded: Tokens) -> tuple[tuple[str, float], ...]:
-    if getattr(model.config, "num_classes", None) == 0:
+    if getattr(model.config, "num_classes", None) == 0 or model.is_dense:  # of a picture's pixels there is no one class
         return ()
     probabilities = model.probabilities(model.head(model.pool(encoded))[0])
     if not probabilities.isfinite().all():

@@ -1,1 +1,10 @@
-"""One file a family; vit.py is the paper."""
+"""Models: one file per family, each of which ends with its `FAMILY`."""
+
+from vitlab.core.registry import Registry
+from vitlab.models.family import Family
+
+MODULES = (
+    *("vit", "hybrid", "bit", "cvt", "coatnet", "vmoe"),
+    *("axial", "local_attention", "non_local", "timm_adapter"),
+)
+FAMILIES = Registry(Family, "model family", "vitlab.models", "FAMILY", MODULES)

@@ -18,9 +18,11 @@ from torch import Tensor, nn
 from vitlab.core.errors import ConfigError
 from vitlab.core.preprocess import Preprocess
 from vitlab.models.contract import AttentionTap, Layout, Taps, need_all_places
+from vitlab.models.family import Family
 from vitlab.models.folding import Reader, Weights
 from vitlab.models.positions import Grid, RelativePositions
 from vitlab.models.vit import Attention, Block, Pool, ViT, ViTConfig
+from vitlab.models.zoo_attention import AXIAL_ROWS
 
 Axis: TypeAlias = Literal["rows", "columns"]
 
@@ -167,3 +169,23 @@ class AxialViT(ViT):
             filters=of_vit.filters,
             positions=of_vit.positions,
         )
+
+
+FAMILY = Family(
+    name="axial",
+    config=AxialConfig,
+    model=AxialViT,
+    summary="Vision Transformer with axial attention",
+    rows=tuple(AXIAL_ROWS),
+    title="Axial-ViT: rows, then columns",
+    pattern="axial",
+    example={
+        "image_size": (32, 48),
+        "patch_size": 8,
+        "width": 32,
+        "depth": 2,
+        "mlp_dim": 64,
+        "heads": 4,
+        "num_classes": 5,
+    },
+)

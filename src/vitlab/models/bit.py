@@ -12,8 +12,11 @@ from torch import Tensor, nn
 from vitlab.core.errors import ConfigError
 from vitlab.core.preprocess import Preprocess
 from vitlab.models.contract import Taps
+from vitlab.models.family import Family
+from vitlab.models.heads import HeadKind, build_head
 from vitlab.models.resnet import ResNetSpec, Root, build_units, initialize_resnet, norm_relu
 from vitlab.models.units import UnitNet
+from vitlab.models.zoo_resnets import BIT_ROWS
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -22,6 +25,7 @@ class BiTConfig(ResNetSpec):
 
     image_size: tuple[int, int] = (224, 224)  # height, width; the network takes any
     num_classes: int = 1000  # 0: no head
+    head: HeadKind = "pooled"  # patches: a dense one, on each place of the last map
     checkpoint_blocks: bool = False  # recompute each unit in the backward pass
 
     def __post_init__(self) -> None:
@@ -49,7 +53,7 @@ class BiT(UnitNet):
         self.units = build_units(config)
         pre = config.activation == "pre"
         self.norm = nn.GroupNorm(config.groups, features, config.norm_eps) if pre else None
-        self.head = nn.Linear(features, config.num_classes) if config.num_classes else nn.Identity()
+        self.head = build_head(config.head, config.num_classes, features=features, width=features)
 
     @property
     def num_features(self) -> int:
@@ -70,3 +74,15 @@ class BiT(UnitNet):
         initialize_resnet(self)
         for parameter in self.head.parameters():
             nn.init.zeros_(parameter)
+
+
+FAMILY = Family(
+    name="bit",
+    config=BiTConfig,
+    model=BiT,
+    summary="ResNet of Big Transfer (BiT)",
+    rows=tuple(BIT_ROWS),
+    title="BiT: Big Transfer's ResNets",
+    pattern="bit-",
+    example={"image_size": (32, 48), "layers": (1, 2), "width": 32, "num_classes": 5},
+)

@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from vitlab.core.errors import ConfigError
 from vitlab.core.preprocess import Preprocess
 from vitlab.models.contract import Taps
+from vitlab.models.heads import HeadKind, build_head
 from vitlab.models.resnet import UnitSpec, unit_specs
 from vitlab.models.stages import channels_last, normed
 from vitlab.models.units import UnitNet
@@ -29,6 +30,7 @@ class BottleneckConfig:
     width: int = 64  # of the stem
     channels: int = 3
     num_classes: int = 1000  # 0: no head
+    head: HeadKind = "pooled"  # patches: a dense one, on each place of the last map
     checkpoint_blocks: bool = False  # recompute each unit in the backward pass
 
     def __post_init__(self) -> None:
@@ -87,7 +89,8 @@ class BottleneckNet(UnitNet):
         self.conv = nn.Conv2d(config.channels, config.width, 7, 2, 3, bias=False)
         self.norm = nn.BatchNorm2d(config.width)
         self.units = nn.ModuleList(self.build_unit(spec) for spec in config.units)
-        self.head = nn.Linear(self.num_features, config.num_classes) if config.num_classes else nn.Identity()
+        features = self.num_features
+        self.head = build_head(config.head, config.num_classes, features=features, width=features)
 
     @abstractmethod
     def build_unit(self, spec: UnitSpec) -> nn.Module:

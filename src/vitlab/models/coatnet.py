@@ -19,10 +19,13 @@ from torch import Tensor, nn
 from vitlab.core.errors import ConfigError
 from vitlab.core.preprocess import Preprocess
 from vitlab.models.contract import AttentionTap, Model, Taps, Tokens, need_all_places
+from vitlab.models.family import Family
+from vitlab.models.heads import HeadKind, build_head
 from vitlab.models.positions import Grid
 from vitlab.models.relative import BiasRule, RelativeBias, RelativeMlp
 from vitlab.models.resnet import to_map, to_tokens
 from vitlab.models.stages import Pooling, channels_last, dropped, growing, normed, pooled, recomputed, scale_and_shift
+from vitlab.models.zoo_convolutional import COATNET_ROWS
 
 Kind: TypeAlias = Literal["conv", "attention"]
 Activation: TypeAlias = Literal["gelu", "silu"]
@@ -41,6 +44,7 @@ class CoAtNetConfig:
     expansion: int = 4  # of the hidden width in a bottleneck, and in an MLP
     head_width: int = 32
     num_classes: int = 1000  # 0: no head
+    head: HeadKind = "pooled"  # patches: a dense one, on each place of the last map
     channels: int = 3
 
     representation: int | None = None  # a hidden layer with tanh before the classifier
@@ -68,6 +72,8 @@ class CoAtNetConfig:
     checkpoint_blocks: bool = False  # recompute each block in the backward pass
 
     def __post_init__(self) -> None:
+        if self.head == "patches":
+            object.__setattr__(self, "representation", None)  # it reads no pooled features
         stages = len(self.widths)
         if not stages:
             raise ConfigError("widths must name a stage or more, as in (96, 192, 384, 768).")
@@ -312,7 +318,7 @@ class CoAtNet(Model):
         )
         self.norm = nn.LayerNorm(width, config.norm_eps)
         self.representation = nn.Linear(width, config.representation) if config.representation else None
-        self.head = nn.Linear(self.num_features, config.num_classes) if config.num_classes else nn.Identity()
+        self.head = build_head(config.head, config.num_classes, features=self.num_features, width=width)
 
     @property
     def num_features(self) -> int:
@@ -350,6 +356,10 @@ class CoAtNet(Model):
             y = self.norm(y)
         y = y if self.representation is None else torch.tanh(self.representation(y))
         return F.dropout(y, self.config.dropout, self.training)
+
+    def dense(self, images: Float[Tensor, "b c h w"]) -> Tokens:
+        tokens = self.encode(self.embed(images))
+        return tokens.with_values(self.norm(tokens.values)) if self.config.norm_pooled else tokens
 
     def features(self, images: Float[Tensor, "b c h w"]) -> list[Tokens]:
         x = self.stem(channels_last(images, self.config.channels))
@@ -392,3 +402,24 @@ class CoAtNet(Model):
 
 def _tokens(x: Float[Tensor, "b d h w"]) -> Tokens:
     return Tokens(values=to_tokens(x), grid=(x.shape[-2], x.shape[-1]))
+
+
+FAMILY = Family(
+    name="coatnet",
+    config=CoAtNetConfig,
+    model=CoAtNet,
+    summary="CoAtNet",
+    rows=tuple(COATNET_ROWS),
+    title="CoAtNet",
+    pattern="coatnet-",
+    example={
+        "image_size": (32, 48),
+        "stem": (8, 16),
+        "kinds": ("conv", "attention"),
+        "num_classes": 5,
+        "depths": (1, 2),
+        "widths": (16, 32),
+        "strides": (2, 2),
+        "head_width": 8,
+    },
+)

@@ -1,4 +1,4 @@
-"""What every model gives: four steps from images to logits, and the tokens that pass between them."""
+"""What every model gives: the steps from images to logits, and the tokens that pass between them."""
 
 import contextlib
 from abc import ABC, abstractmethod
@@ -85,10 +85,12 @@ class Taps:
 
 
 class Model(nn.Module, ABC):
-    """A vision model: `forward` is embed, encode, pool and head in a row.
+    """A vision model: `forward` is embed, encode, pool and head in a row; a dense head reads the encoded tokens.
+
+    Where there are patches, `embed` is `patchify`, then `place`: what stands for a patch can be exchanged between them.
 
     `config` is a frozen dataclass, `preprocess` the spec that travels with the weights, `labels` the class names
-    where they are known, `multi_label` whether an image may have several of them.
+    where they are known, `multi_label` whether an image may have several of them, `task` the name of what it is for.
     """
 
     takes_subsets: ClassVar[bool] = True  # whether `encode` takes tokens with places left out
@@ -97,6 +99,7 @@ class Model(nn.Module, ABC):
     preprocess: Preprocess
     labels: tuple[str, ...] | None
     multi_label: bool
+    task: str
     head: nn.Module
     load_report: Any  # weights.mapping.LoadReport where the weights came from a file
 
@@ -106,11 +109,35 @@ class Model(nn.Module, ABC):
         self.preprocess = preprocess or Preprocess(size=config.image_size)
         self.labels = None
         self.multi_label = False
+        self.task = "classification"
         self.load_report = None
 
-    @abstractmethod
+    @property
+    def has_patches(self) -> bool:
+        """Whether tokens stand for patches that do not overlap; `embed` of other families is one step of its own."""
+        return False
+
+    def patches(self, images: Float[Tensor, "b c h w"]) -> tuple[Float[Tensor, "b n pixels"], tuple[int, int]]:
+        """The pixels of each patch, flattened as (channel, row, column), and the grid of patches."""
+        del images
+        raise self._no_patches()
+
+    def patchify(self, images: Float[Tensor, "b c h w"]) -> Tokens:
+        """The projected patches of the whole grid, without prefix tokens and positions."""
+        del images
+        raise self._no_patches()
+
+    def place(self, tokens: Tokens) -> Tokens:
+        """Patches as `patchify` gives them, some left out or exchanged, to what `encode` takes."""
+        del tokens
+        raise self._no_patches()
+
+    def _no_patches(self) -> ConfigError:
+        return ConfigError(f"{type(self).__name__} does not cut images into patches: choose a Vision Transformer.")
+
     def embed(self, images: Float[Tensor, "b c h w"]) -> Tokens:
         """Images to tokens."""
+        return self.place(self.patchify(images))
 
     @abstractmethod
     def encode(self, tokens: Tokens) -> Tokens:
@@ -120,13 +147,32 @@ class Model(nn.Module, ABC):
     def pool(self, tokens: Tokens) -> Float[Tensor, "b d"]:
         """Encoded tokens to one feature vector an image."""
 
+    def pooled(self, images: Float[Tensor, "b c h w"]) -> Float[Tensor, "b d"]:
+        """The features that a head of one answer per image reads, by the quickest path."""
+        return self.pool(self.encode(self.embed(images)))
+
+    @property
+    def is_dense(self) -> bool:
+        """Whether the head answers for every pixel, [B, K, H, W], and not for the image."""
+        return getattr(self.config, "head", "pooled") == "patches" and self.config.num_classes > 0
+
+    def dense(self, images: Float[Tensor, "b c h w"]) -> Tokens:
+        """The encoded tokens that a dense head reads, after the final norm."""
+        return self.encode(self.embed(images))
+
+    def covered(self, size: tuple[int, int]) -> tuple[int, int]:
+        """The height and width that the grid of an image of that size stands for, padding included."""
+        return size
+
     @abstractmethod
     def features(self, images: Float[Tensor, "b c h w"]) -> list[Tokens]:
         """The tokens that enter the first layer, then those that leave each layer."""
 
-    def probabilities(self, logits: Float[Tensor, "*b k"]) -> Float[Tensor, "*b k"]:
+    def probabilities(self, logits: Float[Tensor, "*all"]) -> Float[Tensor, "*all"]:
         """Of the classes: they sum to 1, unless an image may have several."""
-        return logits.float().sigmoid() if self.multi_label else logits.float().softmax(dim=-1)
+        if self.multi_label:
+            return logits.float().sigmoid()
+        return logits.float().softmax(dim=-3 if self.is_dense else -1)
 
     @abstractmethod
     def initialize(self) -> None:
@@ -154,12 +200,16 @@ class Model(nn.Module, ABC):
         """Losses of the last forward pass in training, weighted, to be added to the objective's; handed out once."""
         return {}
 
-    def forward(self, images: Float[Tensor, "b c h w"]) -> Float[Tensor, "b k"]:
-        return self.head(self.pool(self.encode(self.embed(images))))
+    def forward(self, images: Float[Tensor, "b c h w"]) -> Float[Tensor, "b k *hw"]:
+        """Logits of the image, or of each of its pixels."""
+        if not self.is_dense:
+            return self.head(self.pooled(images))
+        size = (images.shape[-2], images.shape[-1])
+        return self.head(self.dense(images), size=size, covered=self.covered(size))
 
 
 @contextlib.contextmanager
-def evaluating(model: Model) -> Iterator[None]:
+def evaluating(model: nn.Module) -> Iterator[None]:
     """The model in evaluation mode inside the block, each of its modules as it was afterwards."""
     training = [(module, module.training) for module in model.modules()]
     model.eval()

@@ -20,5 +20,8 @@ def count_flops(model: Model, image_size: tuple[int, int] | None = None) -> int:
     empty = empty_model(model.config).eval()
     images = torch.zeros(1, model.config.channels, *(image_size or model.config.image_size), device="meta")
     with torch.no_grad(), FlopCounterMode(display=False) as counter:
-        empty.head(empty.pool(empty.encode(empty.embed(images))))
+        if empty.is_dense:
+            empty(images)
+        else:
+            empty.head(empty.pool(empty.encode(empty.embed(images))))
     return counter.get_total_flops()

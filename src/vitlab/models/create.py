@@ -1,67 +1,53 @@
 """Models by name, with fresh weights."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
 
 import torch
 
 from vitlab.core.config import from_dict, replace
-from vitlab.core.errors import unknown_name
+from vitlab.core.errors import ConfigError
 from vitlab.core.preprocess import Preprocess
-from vitlab.models.axial import AxialConfig, AxialViT
-from vitlab.models.bit import BiT, BiTConfig
-from vitlab.models.coatnet import CoAtNet, CoAtNetConfig
+from vitlab.core.registry import is_in_a_file, permit
+from vitlab.models import FAMILIES
 from vitlab.models.contract import Model
-from vitlab.models.cvt import CvT, CvTConfig
-from vitlab.models.hybrid import Hybrid, HybridConfig
-from vitlab.models.local_attention import SASA, SASAConfig
-from vitlab.models.non_local import NonLocalConfig, NonLocalNet
-from vitlab.models.timm_adapter import TimmModel
+from vitlab.models.family import Family
 from vitlab.models.timm_build import TimmConfig, with_arguments
-from vitlab.models.vit import ViT, ViTConfig
-from vitlab.models.vmoe import VMoE, VMoEConfig
 from vitlab.models.zoo import find_row
 
-
-@dataclass(frozen=True)
-class Family:
-    """A family's configuration and its model."""
-
-    config: type[Any]
-    model: type[Model]
-
-
-FAMILIES: dict[str, Family] = {
-    "vit": Family(ViTConfig, ViT),
-    "hybrid": Family(HybridConfig, Hybrid),
-    "bit": Family(BiTConfig, BiT),
-    "cvt": Family(CvTConfig, CvT),
-    "coatnet": Family(CoAtNetConfig, CoAtNet),
-    "vmoe": Family(VMoEConfig, VMoE),
-    "axial": Family(AxialConfig, AxialViT),
-    "sasa": Family(SASAConfig, SASA),
-    "non-local": Family(NonLocalConfig, NonLocalNet),
-    "timm": Family(TimmConfig, TimmModel),
-}
+_given: dict[type[Any], str] = {}  # configurations of families in files, by the name under which each was given
 
 
 def family_of(name: str) -> Family:
-    """The family of that name, or an error."""
-    if name not in FAMILIES:
-        raise unknown_name("model family", name, FAMILIES, f" The families are {', '.join(FAMILIES)}.")
-    return FAMILIES[name]
+    """The family of that name, or an error; 'mine.py:NAME' has to be given, not read from a file (`permit`)."""
+    family = FAMILIES.find(name)
+    if is_in_a_file(name):
+        taken = [each.name for each in FAMILIES if each.config is family.config]
+        if taken:
+            raise ConfigError(
+                f"{name} has the configuration class of the family '{taken[0]}': give it a subclass of its own."
+            )
+        _given[family.config] = name
+    return family
 
 
 def family_name(config: Any) -> str:
-    """The name of the family that a configuration belongs to."""
-    return next(name for name, family in FAMILIES.items() if type(config) is family.config)
+    """The name of the family that a configuration belongs to, as it is stored with a model."""
+    for family in FAMILIES:
+        if type(config) is family.config:
+            return family.name
+    if type(config) not in _given:
+        raise ConfigError(
+            f"A model of {type(config).__name__} belongs to no family, so that it cannot be built from its"
+            " configuration: keep its state_dict(), or describe it by a Family in a file (mine.py:NAME)."
+        )
+    return _given[type(config)]
 
 
 def empty_model(config: Any, preprocess: Preprocess | None = None) -> Model:
     """A model on the meta device: its shapes, without memory."""
     with torch.device("meta"):
-        return FAMILIES[family_name(config)].model(config, preprocess)
+        return family_of(family_name(config)).model(config, preprocess)
 
 
 def fresh_model(config: Any, preprocess: Preprocess | None = None) -> Model:
@@ -88,7 +74,8 @@ def create(
     image_size: int | tuple[int, int] | None = None,
     **config: Any,
 ) -> Model:
-    """A model of the zoo, or `timm:<name>`, with fresh weights; keywords change fields of its configuration."""
+    """A model of the zoo, `timm:<name>` or `mine.py:FAMILY`, with fresh weights; keywords change its configuration."""
+    permit(name)
     row = find_row(name)
     built = from_dict(family_of(row.family).config, row.config, where=f"zoo row {name}")
     changes = dict(config)

@@ -17,9 +17,12 @@ from torch import Tensor, nn
 from vitlab.core.errors import ConfigError, ImageError
 from vitlab.core.preprocess import Preprocess
 from vitlab.models.contract import AttentionTap, Layout, Model, Taps, Tokens, need_all_places
+from vitlab.models.family import Family
+from vitlab.models.heads import HeadKind, build_head
 from vitlab.models.resnet import to_map, to_tokens
 from vitlab.models.stages import channels_last, dropped, growing, normed, recomputed
 from vitlab.models.vit import Gelu
+from vitlab.models.zoo_convolutional import CVT_ROWS
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -35,6 +38,7 @@ class CvTConfig:
     patch_paddings: tuple[int, ...] = (2, 1, 1)
     mlp_ratio: float = 4.0
     num_classes: int = 1000  # 0: no head
+    head: HeadKind = "pooled"  # patches: a dense one, on each place of the last map
     channels: int = 3
 
     class_token: bool = True  # in the last stage; False: the mean of its tokens is read
@@ -218,7 +222,7 @@ class CvT(Model):
             Block(config, stage, rates[block] if stage == last else 0.0) for stage, block in config.places
         )
         self.norm = nn.LayerNorm(width, config.norm_eps)
-        self.head = nn.Linear(width, config.num_classes) if config.num_classes else nn.Identity()
+        self.head = build_head(config.head, config.num_classes, features=width, width=width)
 
     @property
     def num_features(self) -> int:
@@ -275,8 +279,8 @@ class CvT(Model):
     def pool(self, tokens: Tokens) -> Float[Tensor, "b d"]:
         return tokens.values[:, 0] if self.class_token is not None else tokens.values.mean(dim=1)
 
-    def forward(self, images: Float[Tensor, "b c h w"]) -> Float[Tensor, "b k"]:
-        return self.head(self.pool(self.encode(self.embed(images), only_pooled=True)))
+    def pooled(self, images: Float[Tensor, "b c h w"]) -> Float[Tensor, "b d"]:
+        return self.pool(self.encode(self.embed(images), only_pooled=True))
 
     def features(self, images: Float[Tensor, "b c h w"]) -> list[Tokens]:
         layers = [self.embed(images)]
@@ -308,3 +312,24 @@ class CvT(Model):
             nn.init.trunc_normal_(self.class_token, std=0.02)
         for parameter in self.head.parameters():
             nn.init.zeros_(parameter)
+
+
+FAMILY = Family(
+    name="cvt",
+    config=CvTConfig,
+    model=CvT,
+    summary="Convolutional vision Transformer (CvT)",
+    rows=tuple(CVT_ROWS),
+    title="CvT: convolutional vision Transformers",
+    pattern="cvt-",
+    example={
+        "image_size": (32, 48),
+        "widths": (16, 32),
+        "depths": (1, 2),
+        "heads": (2, 4),
+        "num_classes": 5,
+        "patch_sizes": (7, 3),
+        "patch_strides": (4, 2),
+        "patch_paddings": (2, 1),
+    },
+)

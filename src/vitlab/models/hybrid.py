@@ -9,8 +9,10 @@ from torch import Tensor
 from vitlab.core.errors import ConfigError
 from vitlab.core.preprocess import Preprocess
 from vitlab.models.contract import Taps
+from vitlab.models.family import Family
 from vitlab.models.resnet import EpsOf, ResNetSpec, Root, build_units, initialize_resnet
 from vitlab.models.vit import ViT, ViTConfig
+from vitlab.models.zoo_resnets import HYBRID_ROWS
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -77,3 +79,25 @@ class Hybrid(ViT):
     def initialize(self) -> None:
         super().initialize()
         initialize_resnet(self.root, self.units)
+
+
+FAMILY = Family(
+    name="hybrid",
+    config=HybridConfig,
+    model=Hybrid,
+    summary="Vision Transformer over a ResNet's feature map",
+    rows=tuple(HYBRID_ROWS),
+    title="Hybrids: a ViT over a ResNet's feature map",
+    pattern="r50-vit",
+    example={
+        "image_size": (32, 48),
+        "patch_size": 8,
+        "width": 32,
+        "depth": 2,
+        "mlp_dim": 64,
+        "heads": 4,
+        "num_classes": 5,
+        "resnet_layers": (1,),
+        "resnet_width": 32,
+    },
+)

@@ -21,8 +21,10 @@ from torch import Tensor, nn
 from vitlab.core.errors import ConfigError
 from vitlab.models.bottleneck import Bottleneck, BottleneckConfig, BottleneckNet
 from vitlab.models.contract import AttentionTap, Taps
+from vitlab.models.family import Family
 from vitlab.models.positions import Grid
 from vitlab.models.resnet import UnitSpec, to_map, to_tokens
+from vitlab.models.zoo_attention import SASA_ROWS
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -148,3 +150,15 @@ class SASA(BottleneckNet):
                 if module.row is not None and module.column is not None:
                     nn.init.normal_(module.row, std=0.02)
                     nn.init.normal_(module.column, std=0.02)
+
+
+FAMILY = Family(
+    name="sasa",
+    config=SASAConfig,
+    model=SASA,
+    summary="ResNet of stand-alone self-attention",
+    rows=tuple(SASA_ROWS),
+    title="Stand-alone self-attention",
+    pattern="sasa",
+    example={"image_size": (32, 48), "layers": (1, 2), "width": 16, "window": 3, "heads": 2, "num_classes": 5},
+)

@@ -17,8 +17,10 @@ from torch import Tensor, nn
 from vitlab.core.errors import ConfigError
 from vitlab.models.bottleneck import Bottleneck, BottleneckConfig, BottleneckNet
 from vitlab.models.contract import AttentionTap, Taps
+from vitlab.models.family import Family
 from vitlab.models.resnet import UnitSpec, to_map, to_tokens
 from vitlab.models.stages import normed
+from vitlab.models.zoo_attention import NON_LOCAL_ROWS
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -98,3 +100,15 @@ class NonLocalNet(BottleneckNet):
                 for part in (module.theta, module.phi, module.g, module.out):
                     nn.init.normal_(part.weight, std=0.01)
                 nn.init.zeros_(module.norm.weight)
+
+
+FAMILY = Family(
+    name="non-local",
+    config=NonLocalConfig,
+    model=NonLocalNet,
+    summary="ResNet with non-local blocks",
+    rows=tuple(NON_LOCAL_ROWS),
+    title="Non-local networks",
+    pattern="nonlocal",
+    example={"image_size": (32, 48), "layers": (1, 2), "width": 16, "stages": (2,), "num_classes": 5},
+)

@@ -14,9 +14,10 @@ import math
 import re
 import sys
 from dataclasses import dataclass
-from typing import Any, ClassVar, Literal, TypeAlias, final
+from typing import Any, Literal, TypeAlias, final
 
 import torch
+import torch.nn.functional as F
 from einops import rearrange
 from jaxtyping import Float
 from torch import Tensor, nn
@@ -25,21 +26,22 @@ from vitlab.core.config import from_dict, to_dict
 from vitlab.core.errors import ConfigError, ImageError
 from vitlab.core.peers import import_timm
 from vitlab.core.preprocess import IMAGENET_MEAN, IMAGENET_STD, Preprocess
-from vitlab.models.contract import Model, Taps, Tokens, need_all_places
+from vitlab.models.contract import Taps, Tokens, need_all_places
+from vitlab.models.family import Family
+from vitlab.models.heads import DistilledHead, build_head
 from vitlab.models.timm_attention import attention_taps
 from vitlab.models.timm_build import TimmConfig, build_net, first_line, known
 from vitlab.models.timm_preprocess import preprocess_named
-from vitlab.models.vit import DistilledHead
+from vitlab.models.vit import cut
+from vitlab.models.wrapped import Wrapped, of_map, of_sequence, picture, put
 
 # What `encode` gives: our own cut, a map [B, D, H, W] or [B, H, W, D], a sequence [B, N, D], or the pooled vector
 Form: TypeAlias = Literal["vit", "map", "rows", "sequence", "vector"]
 
 
 @final
-class TimmModel(Model):
+class TimmModel(Wrapped):
     """timm's module without its classifier (`net`), and the classifier (`head`)."""
-
-    takes_subsets: ClassVar[bool] = False
 
     config: TimmConfig
 
@@ -48,8 +50,12 @@ class TimmModel(Model):
         super().__init__(config, preprocess or preprocess_of(config))
         self._layers = _layers(net)
         self.head = _take_head(net, config)
-        self.net: Any = net
+        self.net = net
         self._shape = _shape(config)
+        if config.head == "patches":
+            if self._shape.form == "vector":
+                raise ConfigError(f"timm's {config.name} gives one vector per image: head='patches' needs a map.")
+            self.head = build_head("patches", config.num_classes, features=self.num_features, width=self._shape.width)
 
     @property
     def num_features(self) -> int:
@@ -66,21 +72,58 @@ class TimmModel(Model):
         plain = re.sub(r"\.parametrizations\.(\w+)\..*", r".\1", name)  # an adapter's layer is its weight's
         return self._layers.get(plain.removeprefix("net."), 0)
 
-    def embed(self, images: Float[Tensor, "b c h w"]) -> Tokens:
-        _, channels, height, width = images.shape
-        if channels != self.config.channels:
-            raise ImageError(f"The model takes images of {self.config.channels} channels, not {channels}.")
-        if self._shape.fixed and (height, width) != self.config.image_size:
+    @property
+    def has_patches(self) -> bool:
+        return self._shape.form == "vit"
+
+    def check(self, images: Float[Tensor, "b c h w"]) -> None:
+        super().check(images)
+        size = (images.shape[-2], images.shape[-1])
+        if self._shape.fixed and size != self.config.image_size:
             raise ImageError(
                 f"timm's {self.config.name} takes images of {_by(self.config.image_size)} px only, not"
-                f" {_by((height, width))}: load it with that image_size."
+                f" {_by(size)}: load it with that image_size."
             )
-        if self._shape.form != "vit":
-            return Tokens(values=rearrange(images, "b c h w -> b (h w) c"), grid=(height, width))
+
+    def _grid(self, size: tuple[int, int]) -> tuple[int, int]:
+        patches = self.net.patch_embed
+        height, width = patches.grid_size if self._shape.fixed else patches.dynamic_feat_size(size)
+        return height, width
+
+    def covered(self, size: tuple[int, int]) -> tuple[int, int]:
+        if not self.has_patches:
+            return size
+        grid, side = self._grid(size), self.net.patch_embed.feat_ratio()
+        return max(grid[0] * side, size[0]), max(grid[1] * side, size[1])
+
+    def patches(self, images: Float[Tensor, "b c h w"]) -> tuple[Float[Tensor, "b n pixels"], tuple[int, int]]:
+        if not self.has_patches:
+            raise self._no_patches()
+        self.check(images)
+        height, width = images.shape[-2:]
+        grid, side = self._grid((height, width)), self.net.patch_embed.feat_ratio()
+        whole = F.pad(images, (0, grid[1] * side - width, 0, grid[0] * side - height))  # or cut, as timm does
+        return cut(whole, side), grid
+
+    def patchify(self, images: Float[Tensor, "b c h w"]) -> Tokens:
+        if not self.has_patches:
+            raise self._no_patches()
+        self.check(images)
+        z = self.net.patch_embed(images)
+        grid = self._grid((images.shape[-2], images.shape[-1]))
+        return Tokens(values=z if z.ndim == 3 else rearrange(z, "b h w d -> b (h w) d"), grid=grid)
+
+    def place(self, tokens: Tokens) -> Tokens:
         net = self.net
-        grid = net.patch_embed.grid_size if self._shape.fixed else net.patch_embed.dynamic_feat_size((height, width))
-        z = net.norm_pre(net.patch_drop(net._pos_embed(net.patch_embed(images))))
-        return Tokens(values=z, grid=tuple(grid), num_prefix=net.num_prefix_tokens)
+        need_all_places(tokens, f"timm's {self.config.name}")
+        z = tokens.values
+        if net.dynamic_img_size:  # timm takes the grid from the shape then
+            z = rearrange(z, "b (h w) d -> b h w d", h=tokens.grid[0])
+        z = net.norm_pre(net.patch_drop(net._pos_embed(z)))
+        return Tokens(values=z, grid=tokens.grid, num_prefix=net.num_prefix_tokens)
+
+    def embed(self, images: Float[Tensor, "b c h w"]) -> Tokens:
+        return self.place(self.patchify(images)) if self.has_patches else super().embed(images)
 
     def encode(self, tokens: Tokens) -> Tokens:
         need_all_places(tokens, f"timm's {self.config.name}")
@@ -91,12 +134,12 @@ class TimmModel(Model):
             else:
                 z = net.blocks(tokens.values)
             return tokens.with_values(net.norm(z))
-        y = net.forward_features(_picture(tokens))
+        y = net.forward_features(picture(tokens))
         if form == "vector":
             return Tokens(values=self._pooled(y)[:, None], grid=(1, 1))
         if form == "sequence":
-            return _sequence(net, y, tokens.grid)
-        return _map(y if form == "map" else rearrange(y, "b h w d -> b d h w"))
+            return of_sequence(y, tokens.grid, num_prefix=getattr(net, "num_prefix_tokens", 0))
+        return of_map(y if form == "map" else rearrange(y, "b h w d -> b d h w"))
 
     def pool(self, tokens: Tokens) -> Float[Tensor, "b d"]:
         form, values = self._shape.form, tokens.values
@@ -124,8 +167,8 @@ class TimmModel(Model):
             return layers
         if not hasattr(self.net, "forward_intermediates"):
             return [tokens, self.encode(tokens)]
-        maps = self.net.forward_intermediates(_picture(tokens), output_fmt="NCHW", intermediates_only=True)
-        return [tokens, *(_map(each) for each in maps)]
+        maps = self.net.forward_intermediates(picture(tokens), output_fmt="NCHW", intermediates_only=True)
+        return [tokens, *(of_map(each) for each in maps)]
 
     @property
     def taps(self) -> Taps:
@@ -242,17 +285,12 @@ def _take_head(net: Any, config: TimmConfig) -> nn.Module:
         head = DistilledHead(1, config.num_classes)
         for name, module, first in zip(("label", "teacher"), found, (True, False), strict=True):
             setattr(head, name, module)
-            _put(net, module, _Side(first))
+            put(net, module, _Side(first))
         return head
     if not isinstance(found, nn.Module) or isinstance(found, nn.ModuleList | nn.Identity):
         return nn.Identity()  # several classifiers that timm averages in a way of its own stay inside
-    _put(net, found, nn.Identity())
+    put(net, found, nn.Identity())
     return _Pointwise(found) if isinstance(found, nn.Conv2d) else found
-
-
-def _put(net: nn.Module, old: nn.Module, new: nn.Module) -> None:
-    name = next(name for name, module in net.named_modules() if module is old)
-    net.set_submodule(name, new)
 
 
 def _layers(net: Any) -> dict[str, int]:
@@ -268,6 +306,7 @@ class Shape:
 
     form: Form
     num_features: int
+    width: int  # of its tokens
     fixed: bool  # whether it takes one image size only
 
 
@@ -293,7 +332,9 @@ def _found(described: str) -> Shape:
                 f"timm's {config.name} takes no images of {_by(config.image_size)} px: {first_line(error)}."
             ) from error
     fixed = bool(known(config.name).settings.get("fixed_input_size")) and not getattr(net, "dynamic_img_size", False)
-    return Shape(_form(net, y), pooled.shape[1], fixed)
+    form = _form(net, y)
+    width = pooled.shape[1] if form == "vector" else y.shape[1] if form == "map" else y.shape[-1]
+    return Shape(form, pooled.shape[1], width, fixed)
 
 
 def _form(net: Any, y: Any) -> Form:
@@ -307,25 +348,21 @@ def _form(net: Any, y: Any) -> Form:
     return "rows" if getattr(net, "output_fmt", "NCHW") == "NHWC" else "map"
 
 
-def _picture(tokens: Tokens) -> Float[Tensor, "b c h w"]:
-    height, width = tokens.grid
-    return rearrange(tokens.values, "b (h w) c -> b c h w", h=height, w=width)
-
-
-def _map(y: Float[Tensor, "b d h w"]) -> Tokens:
-    return Tokens(values=rearrange(y, "b d h w -> b (h w) d"), grid=(y.shape[-2], y.shape[-1]))
-
-
-def _sequence(net: Any, y: Float[Tensor, "b n d"], picture: tuple[int, int]) -> Tokens:
-    """A sequence with the grid that its length and the picture's sides allow, one row where none does."""
-    num_prefix = getattr(net, "num_prefix_tokens", 0)
-    num = y.shape[1] - num_prefix
-    if num < 1:
-        return Tokens(values=y, grid=(1, y.shape[1]))
-    height = max(round(math.sqrt(num * picture[0] / picture[1])), 1)
-    grid = (height, num // height) if num % height == 0 else (1, num)
-    return Tokens(values=y, grid=grid, num_prefix=num_prefix)
-
-
 def _by(size: tuple[int, int]) -> str:
     return f"{size[0]} x {size[1]}"
+
+
+FAMILY = Family(
+    name="timm",
+    config=TimmConfig,
+    model=TimmModel,
+    summary="model of timm's",
+    title="EfficientNet, through timm",
+    pattern="timm:*efficientnet_b*",
+    example={
+        "name": "test_vit",
+        "image_size": (32, 48),
+        "num_classes": 5,
+        "arguments": {"patch_size": 8, "embed_dim": 32, "depth": 2, "num_heads": 4, "dynamic_img_size": False},
+    },
+)

@@ -10,6 +10,7 @@ from torch import nn
 
 from vitlab.core.errors import ConfigError, Error, unknown_name
 from vitlab.core.peers import import_timm
+from vitlab.models.heads import HeadKind
 from vitlab.models.stages import count_once
 
 PREFIX = "timm:"
@@ -22,6 +23,7 @@ class TimmConfig:
     name: str  # without 'timm:', with or without a tag: 'resnet18', 'resnet18.a1_in1k'
     image_size: tuple[int, int] = (224, 224)  # height, width
     num_classes: int = 1000  # 0: no head
+    head: HeadKind = "pooled"  # patches: a dense one, on each place of what timm's model gives
     channels: int = 3
     dropout: float | None = None  # timm's drop_rate; None: its own default
     drop_path: float | None = None  # timm's drop_path_rate

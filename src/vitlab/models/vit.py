@@ -19,10 +19,13 @@ from torch.utils.checkpoint import checkpoint
 from vitlab.core.errors import ConfigError, ImageError
 from vitlab.core.preprocess import Preprocess
 from vitlab.models.contract import AttentionTap, Layout, Model, Taps, Tokens
+from vitlab.models.family import Family
 from vitlab.models.folding import Reader, Weights, after, taken_in
+from vitlab.models.heads import AttentionPool, DistilledHead, HeadKind, build_head
 from vitlab.models.positions import AddedPositions, Kind, RelativePositions, Rule
 from vitlab.models.short_attention import short_attention, takes
 from vitlab.models.stages import dropped
+from vitlab.models.zoo_vit import VIT_ROWS
 
 Gelu: TypeAlias = Literal["exact", "tanh", "quick"]
 Pool: TypeAlias = Literal["token", "mean", "attention"]
@@ -45,6 +48,7 @@ class ViTConfig:
     distill_token: bool = False  # DeiT's second output token, with a head of its own
     num_registers: int = 0
     pool: Pool = "token"
+    head: HeadKind = "pooled"  # patches: a dense one, on each patch token
     representation: int | None = None  # the pre-training head's hidden layer (tanh)
     positions: Kind = "learned"
     positions_at: Literal["stem", "every", "shared"] | None = None  # None: the stem, or every layer where relative
@@ -73,6 +77,9 @@ class ViTConfig:
     def __post_init__(self) -> None:
         if self.positions_at is None:
             object.__setattr__(self, "positions_at", "every" if self.relative else "stem")
+        if self.head == "patches":  # which reads no pooled features: what would only pool them is left out
+            object.__setattr__(self, "representation", None)
+            object.__setattr__(self, "pool", "mean" if self.pool == "attention" else self.pool)
         for name in ("patch_size", "width", "mlp_dim", "heads", "channels"):
             if getattr(self, name) < 1:
                 raise ConfigError(f"{name} must be at least 1, not {getattr(self, name)}.")
@@ -263,58 +270,6 @@ class Block(nn.Module):
         return self.norm2(self.residual(self.mlp(kept), self.scale2) + kept)
 
 
-@final
-class AttentionPool(nn.Module):
-    """big_vision's "MAP" head: a learned query attends to all tokens, then an MLP with a residual."""
-
-    def __init__(self, config: ViTConfig) -> None:
-        super().__init__()
-        self.heads = config.heads
-        self.probe = nn.Parameter(torch.empty(1, 1, config.width))
-        self.q = nn.Linear(config.width, config.width)
-        self.kv = nn.Linear(config.width, 2 * config.width)
-        self.out = nn.Linear(config.width, config.width)
-        self.norm = nn.LayerNorm(config.width, config.norm_eps)
-        self.mlp = Mlp(config)
-
-    def forward(self, z: Float[Tensor, "b n d"]) -> Float[Tensor, "b d"]:
-        """With one query for all images neither keys nor values are formed, a sixth of a layer's work.
-
-        q (K z) = (q K) z; sum A (V z) = V (sum A z). The keys' bias adds the same to every logit: nothing.
-        """
-        keys, values = rearrange(self.kv.weight, "(two h d) e -> two h d e", two=2, h=self.heads)
-        q = rearrange(self.q(self.probe), "1 1 (h d) -> h 1 d", h=self.heads) * keys.shape[1] ** -0.5
-        A = (z @ rearrange(q @ keys, "h 1 e -> e h")).softmax(dim=1)
-        heads = torch.einsum("b h e, h d e -> b h d", A.mT @ z, values)
-        heads = rearrange(heads, "b h d -> b 1 (h d)") + self.kv.bias.chunk(2)[1]
-        pooled = self.out(heads)
-        return (pooled + self.mlp(self.norm(pooled)))[:, 0]
-
-
-@final
-class DistilledHead(nn.Module):
-    """DeiT's two classifiers over [class features, distillation features]; the answer is their mean.
-
-    Distillation has a loss for each: with `apart` set, training gets them side by side, [B, 2 K].
-    """
-
-    def __init__(self, width: int, num_classes: int) -> None:
-        super().__init__()
-        self.apart = False
-        self.label = nn.Linear(width, num_classes)
-        self.teacher = nn.Linear(width, num_classes)
-
-    def both(self, features: Float[Tensor, "b dd"]) -> tuple[Float[Tensor, "b k"], Float[Tensor, "b k"]]:
-        of_class, of_distill = features.chunk(2, dim=-1)
-        return self.label(of_class), self.teacher(of_distill)
-
-    def forward(self, features: Float[Tensor, "b dd"]) -> Float[Tensor, "b k"]:
-        label, teacher = self.both(features)
-        if self.apart and self.training:
-            return torch.cat([label, teacher], dim=-1)
-        return (label + teacher) / 2
-
-
 class ViT(Model):
     """Patches, class token and positions; L encoder layers; one vector; a linear classifier.
 
@@ -338,14 +293,13 @@ class ViT(Model):
         rates = [config.drop_path * i / max(config.depth - 1, 1) for i in range(config.depth)]
         self.blocks = nn.ModuleList(Block(config, rate) for rate in rates)
         self.norm = nn.LayerNorm(width, config.norm_eps) if config.norm == "pre" else None
-        self.attention_pool = AttentionPool(config) if config.pool == "attention" else None
+        attends = config.pool == "attention"
+        self.attention_pool = AttentionPool(width, config.heads, Mlp(config), config.norm_eps) if attends else None
         self.representation = nn.Linear(width, config.representation) if config.representation else None
-        if config.num_classes == 0:
-            self.head = nn.Identity()
-        elif config.distill_token:
+        if config.distill_token and config.num_classes and config.head == "pooled":
             self.head = DistilledHead(width, config.num_classes)
         else:
-            self.head = nn.Linear(config.representation or width, config.num_classes)
+            self.head = build_head(config.head, config.num_classes, features=self.num_features, width=width)
 
     @property
     def num_features(self) -> int:
@@ -361,12 +315,20 @@ class ViT(Model):
         after = ("head.", "norm.", "attention_pool.", "representation.")
         return self.config.depth + 1 if name.startswith(after) else 0
 
+    @property
+    def has_patches(self) -> bool:
+        return True
+
     def stem(self, images: Float[Tensor, "b c h w"]) -> Float[Tensor, "b e y x"]:
-        """What patches are cut from: the image itself."""
+        """What is cut and projected: the image itself."""
         return images
 
-    def patches(self, images: Float[Tensor, "b c h w"]) -> tuple[Float[Tensor, "b n pixels"], tuple[int, int]]:
-        """x_p: the image cut into N = HW / P^2 patches, flattened as a convolution's weight is (c, row, column)."""
+    def covered(self, size: tuple[int, int]) -> tuple[int, int]:
+        patch = self.config.patch_size
+        return size[0] + -size[0] % patch, size[1] + -size[1] % patch
+
+    def _whole(self, images: Float[Tensor, "b c h w"]) -> tuple[Float[Tensor, "b c y x"], tuple[int, int]]:
+        """Images of whole patches, and their grid: padded where the configuration allows it, refused otherwise."""
         size, channels = self.config.patch_size, images.shape[1]
         if channels != self.config.channels:
             raise ImageError(f"The model takes images of {self.config.channels} channels, not {channels}.")
@@ -378,20 +340,28 @@ class ViT(Model):
                     " model with indivisible='pad'."
                 )
             images = F.pad(images, (0, -width % size, 0, -height % size))
-        grid, side = (images.shape[-2] // size, images.shape[-1] // size), self.config.patch_shape[-1]
-        return rearrange(self.stem(images), "b c (h p) (w q) -> b (h w) (c p q)", p=side, q=side), grid
+        return images, (images.shape[-2] // size, images.shape[-1] // size)
 
-    def embed(self, images: Float[Tensor, "b c h w"]) -> Tokens:
-        patches, grid = self.patches(images)
-        z = self.projection(patches)  # x_p E: [B, N, D]
+    def patches(self, images: Float[Tensor, "b c h w"]) -> tuple[Float[Tensor, "b n pixels"], tuple[int, int]]:
+        """x_p: the image cut into N = HW / P^2 patches, flattened as a convolution's weight is (c, row, column)."""
+        images, grid = self._whole(images)
+        return cut(images, self.config.patch_size), grid
+
+    def patchify(self, images: Float[Tensor, "b c h w"]) -> Tokens:
+        images, grid = self._whole(images)
+        return Tokens(values=self.projection(cut(self.stem(images), self.config.patch_shape[-1])), grid=grid)  # x_p E
+
+    def place(self, tokens: Tokens) -> Tokens:
+        assert not tokens.num_prefix, "these tokens were placed before"
+        z = tokens.values
         if self.prefix is not None:
             z = torch.cat([self.prefix.to(z.dtype).expand(z.shape[0], -1, -1), z], dim=1)
-        tokens = Tokens(values=z, grid=grid, num_prefix=self.config.num_prefix)
+        placed = Tokens(values=z, grid=tokens.grid, present=tokens.present, num_prefix=self.config.num_prefix)
         if len(self.positions) and not self.config.relative:
-            z = self.positions[0](z, tokens.layout)  # (1)
+            z = self.positions[0](z, placed.layout)  # (1)
         if self.norm_stem is not None:
             z = self.norm_stem(z)
-        return tokens.with_values(F.dropout(z, self.config.dropout, self.training))
+        return placed.with_values(F.dropout(z, self.config.dropout, self.training))
 
     def _layer(
         self,
@@ -441,8 +411,14 @@ class ViT(Model):
         y = y.flatten(1)
         return y if self.representation is None else torch.tanh(self.representation(y))
 
-    def forward(self, images: Float[Tensor, "b c h w"]) -> Float[Tensor, "b k"]:
-        return self.head(self.pool(self.encode(self.embed(images), only_pooled=True)))
+    def pooled(self, images: Float[Tensor, "b c h w"]) -> Float[Tensor, "b f"]:
+        return self.pool(self.encode(self.embed(images), only_pooled=True))
+
+    def dense(self, images: Float[Tensor, "b c h w"]) -> Tokens:
+        tokens = self.encode(self.embed(images))
+        if self.norm is None or not self.config.norm_pooled:
+            return tokens
+        return tokens.with_values(self.norm(tokens.values))
 
     def features(self, images: Float[Tensor, "b c h w"]) -> list[Tokens]:
         tokens = self.embed(images)
@@ -504,6 +480,11 @@ class ViT(Model):
             nn.init.zeros_(parameter)
 
 
+def cut(image: Float[Tensor, "b c h w"], side: int) -> Float[Tensor, "b n pixels"]:
+    """The squares of an image or a map, row by row."""
+    return rearrange(image, "b c (h p) (w q) -> b (h w) (c p q)", p=side, q=side)
+
+
 def _positions(config: ViTConfig) -> AddedPositions | RelativePositions:
     if config.relative:
         return RelativePositions(config.positions, config.grid, config.width // config.heads, rule=config.resize_rule)
@@ -513,3 +494,23 @@ def _positions(config: ViTConfig) -> AddedPositions | RelativePositions:
 
 def _by(size: tuple[int, int]) -> str:
     return f"{size[0]} x {size[1]}"
+
+
+FAMILY = Family(
+    name="vit",
+    config=ViTConfig,
+    model=ViT,
+    summary="Vision Transformer",
+    rows=tuple(VIT_ROWS),
+    title="Vision Transformers",
+    pattern="vit-",
+    example={
+        "image_size": (32, 48),
+        "patch_size": 8,
+        "width": 32,
+        "depth": 2,
+        "mlp_dim": 64,
+        "heads": 4,
+        "num_classes": 5,
+    },
+)

@@ -15,10 +15,12 @@ from torch import Tensor, nn
 from vitlab.core.errors import ConfigError
 from vitlab.core.preprocess import Preprocess
 from vitlab.models.contract import Layout, Tokens
+from vitlab.models.family import Family
 from vitlab.models.folding import Weights, after
 from vitlab.models.positions import RelativePositions
 from vitlab.models.routing import Exchange, ExpertLinear, Router, buffer_size, importance_loss, load_loss, route
 from vitlab.models.vit import Block, Mlp, ViT, ViTConfig
+from vitlab.models.zoo_experts import EXPERT_ROWS
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -205,3 +207,28 @@ class VMoE(ViT):
                         first = torch.empty_like(layer.weight[0])
                         layer.weight.copy_(nn.init.xavier_uniform_(first) * scale)
                         layer.bias.copy_(torch.empty_like(layer.bias[0]).normal_(std=1e-6))
+
+
+FAMILY = Family(
+    name="vmoe",
+    config=VMoEConfig,
+    model=VMoE,
+    summary="Vision Transformer with a mixture of experts (V-MoE)",
+    rows=tuple(EXPERT_ROWS),
+    title="V-MoE: mixtures of experts",
+    pattern="vmoe-",
+    note="The authors' checkpoints (`NAME.index` and its shards `NAME.data-*` beside it, from"
+    ' `gs://vmoe_checkpoints`) are read as they are: `vitlab.load("NAME.index")`.',
+    example={
+        "image_size": (32, 48),
+        "patch_size": 8,
+        "width": 32,
+        "depth": 2,
+        "mlp_dim": 64,
+        "heads": 4,
+        "num_classes": 5,
+        "num_experts": 4,
+        "capacity": 2.0,  # room for every token: what a full expert drops depends on the other images
+        "router_noise": 0.0,
+    },
+)

@@ -7,10 +7,10 @@ from vitlab.models.zoo_row import FORMULA, SIZES, ZooRow
 SASA = "Stand-Alone Self-Attention in Vision Models, arXiv 1906.05909, table 1"
 
 # patch, parameters
-AXIAL_ROWS: list[tuple[int, str]] = [(16, "171.62M"), (32, "173.28M")]
+AXIALS: list[tuple[int, str]] = [(16, "171.62M"), (32, "173.28M")]
 
 # layers in the name, units a stage, parameters, where
-SASA_ROWS: list[tuple[int, tuple[int, ...], str, str]] = [
+SASAS: list[tuple[int, tuple[int, ...], str, str]] = [
     (26, (1, 2, 4, 1), "10.3M", SASA),
     (38, (2, 3, 5, 2), "14.19M", f"worked out by hand from the sizes; 14.1M in {SASA}"),
     (50, (3, 4, 6, 3), "18.0M", SASA),
@@ -34,20 +34,26 @@ def _digits(name: str, family: str, config: dict[str, Any], parameters: str) -> 
     return ZooRow(f"{name}-digits", family, {**config, "num_classes": 10}, parameters, "all", FORMULA)
 
 
-ATTENTION_ROWS = [
-    *(_axial(*row) for row in AXIAL_ROWS),
-    *(
-        ZooRow(f"sasa-{layers}", "sasa", {"layers": units}, parameters, "all", source)
-        for layers, units, parameters, source in SASA_ROWS
-    ),
-    ZooRow("nonlocal-r50", "non-local", {}, "32.91M", "all", FORMULA),
+AXIAL_ROWS = [
+    *(_axial(*row) for row in AXIALS),
     _digits(
         "axial-vit",
         "axial",
         {"image_size": (8, 8), "patch_size": 2, "width": 64, "depth": 2, "mlp_dim": 128, "heads": 4},
         "136.5k",
     ),
+]
+
+SASA_ROWS = [
+    *(
+        ZooRow(f"sasa-{layers}", "sasa", {"layers": units}, parameters, "all", source)
+        for layers, units, parameters, source in SASAS
+    ),
     _digits("sasa", "sasa", {"image_size": (32, 32), "layers": (1, 1), "width": 32, "window": 3, "heads": 4}, "91.5k"),
+]
+
+NON_LOCAL_ROWS = [
+    ZooRow("nonlocal-r50", "non-local", {}, "32.91M", "all", FORMULA),
     _digits(
         "nonlocal",
         "non-local",

@@ -8,7 +8,7 @@ CVT = "CvT: Introducing Convolutions to Vision Transformers, arXiv 2103.15808, a
 COATNET = "CoAtNet: Marrying Convolution and Attention for All Data Sizes, arXiv 2106.04803"
 
 # name, widths, depths, heads, resolution, published parameters
-CVT_ROWS: list[tuple[str, tuple[int, ...], tuple[int, ...], tuple[int, ...], int, str]] = [
+CVTS: list[tuple[str, tuple[int, ...], tuple[int, ...], tuple[int, ...], int, str]] = [
     ("13", (64, 192, 384), (1, 2, 10), (1, 3, 6), 224, "20M"),
     ("21", (64, 192, 384), (1, 4, 16), (1, 3, 6), 224, "32M"),
     ("w24", (192, 768, 1024), (2, 2, 20), (3, 12, 16), 384, "277M"),
@@ -17,7 +17,7 @@ CVT_ROWS: list[tuple[str, tuple[int, ...], tuple[int, ...], tuple[int, ...], int
 CCTT = ("conv", "conv", "attention", "attention")
 CCCTT = ("conv", "conv", "conv", "attention", "attention")  # the third stage in two: MBConv, then attention
 # number, kinds of stages, depths, widths, stem, width of a head, published parameters, where
-COATNET_ROWS: list[tuple[int, tuple[str, ...], tuple[int, ...], tuple[int, ...], int, int, str, str]] = [
+COATNETS: list[tuple[int, tuple[str, ...], tuple[int, ...], tuple[int, ...], int, int, str, str]] = [
     (0, CCTT, (2, 3, 5, 2), (96, 192, 384, 768), 64, 32, "25M", COATNET),
     (1, CCTT, (2, 6, 14, 2), (96, 192, 384, 768), 64, 32, "42M", COATNET),
     (2, CCTT, (2, 6, 14, 2), (128, 256, 512, 1024), 128, 32, "75M", COATNET),
@@ -96,8 +96,5 @@ def _rw(
     return ZooRow(f"coatnet-{name}-rw", "coatnet", config, published, "all", source)
 
 
-CONVOLUTIONAL_ROWS = [
-    *(_cvt(*row) for row in CVT_ROWS),
-    *(_coatnet(*row) for row in COATNET_ROWS),
-    *(_rw(*row) for row in RW_ROWS),
-]
+CVT_ROWS = [_cvt(*row) for row in CVTS]
+COATNET_ROWS = [*(_coatnet(*row) for row in COATNETS), *(_rw(*row) for row in RW_ROWS)]

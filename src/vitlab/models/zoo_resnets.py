@@ -13,7 +13,7 @@ UNITS: dict[str, tuple[int, ...]] = {  # units a stage
 
 # ResNet, its units, size, patch in the name, pixels a token, resolution, published parameters, where.
 # R50 before tokens of 16 px has the fourth stage's units in the third; R+Ti/16 cuts patches of 8 from stride 4.
-HYBRID_ROWS: list[tuple[str, tuple[int, ...], str, int, int, int, str, str]] = [
+HYBRIDS: list[tuple[str, tuple[int, ...], str, int, int, int, str, str]] = [
     ("r", (), "ti", 16, 32, 224, "6.34M", TIMM),
     ("r", (), "ti", 16, 32, 384, "6.36M", TIMM),
     ("r26", (2, 2, 2, 2), "s", 32, 32, 224, "36.43M", TIMM),
@@ -28,7 +28,7 @@ HYBRID_ROWS: list[tuple[str, tuple[int, ...], str, int, int, int, str, str]] = [
 ]
 
 # depth, width factor, published parameters, where
-BIT_ROWS: list[tuple[str, int, str, str]] = [
+BITS: list[tuple[str, int, str, str]] = [
     ("50", 1, "25.55M", TIMM),
     ("50", 2, "98.0M", FORMULA),
     ("50", 3, "217.32M", TIMM),
@@ -69,4 +69,5 @@ def _bit(depth: str, factor: int, published: str, source: str) -> ZooRow:
     return ZooRow(f"bit-r{depth}x{factor}", "bit", config, published, "all", source)
 
 
-RESNET_ROWS = [*(_hybrid(*row) for row in HYBRID_ROWS), *(_bit(*row) for row in BIT_ROWS)]
+HYBRID_ROWS = [_hybrid(*row) for row in HYBRIDS]
+BIT_ROWS = [_bit(*row) for row in BITS]

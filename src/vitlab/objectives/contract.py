@@ -1,58 +1,94 @@
-"""What an objective gives the loop: a scalar to minimise, metrics, and whatever heads it needs for it."""
+"""What an objective gives the loop: a scalar to minimise, metrics, and whatever heads and other players it needs."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Any, TypeAlias
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, ClassVar, TypeAlias, final
 
 from jaxtyping import Float
 from torch import Tensor, nn
-from torch.nn.parallel import DistributedDataParallel
 
+from vitlab.data.batch import Batch
+from vitlab.data.contract import DataSet
+from vitlab.data.streams import StreamPlan
 from vitlab.models.contract import Model
 
 Metrics: TypeAlias = dict[str, Tensor]
-Forward: TypeAlias = Callable[[Tensor], Tensor]
+Loss: TypeAlias = Callable[[Model, Batch, Tensor], tuple[Tensor, Metrics]]
 
 
+class Criterion(nn.Module, ABC):
+    """A loss for each image from a model's outputs and a target; a task chooses it, `Supervised` takes its mean."""
+
+    @abstractmethod
+    def losses(self, outputs: Tensor, target: Tensor) -> Float[Tensor, "b"]:
+        """Each image's loss."""
+
+    def measures(self, outputs: Tensor, target: Tensor) -> dict[str, Float[Tensor, "b"]]:
+        """What else to log of each image, by name."""
+        del outputs, target
+        return {}
+
+    def means(self, outputs: Tensor, target: Tensor) -> tuple[Float[Tensor, ""], Metrics]:
+        """The mean loss and the means of the measures."""
+        outputs = outputs.float()
+        loss = self.losses(outputs, target).mean()
+        return loss, {name: value.mean().detach() for name, value in self.measures(outputs, target).items()}
+
+
+@final
 @dataclass(frozen=True)
-class Batch:
-    """Normalised images, and a target for each: class probabilities [B, K], or 0/1 a class where several hold."""
+class Phase:
+    """A turn within a step: what it minimises, and which parameters it trains, by their names in the learner.
 
-    images: Float[Tensor, "b c h w"]
-    targets: Float[Tensor, "b k"]
+    `optimizer` changes fields of the recipe's optimizer for it. A parameter is trained in one phase at most; one that
+    none trains is frozen.
+    """
 
-    def parts(self, num: int) -> list["Batch"]:
-        """The batch cut into parts of a size, for accumulation; the last may be smaller."""
-        return [
-            Batch(images, targets)
-            for images, targets in zip(self.images.chunk(num), self.targets.chunk(num), strict=True)
-        ]
-
-
-def auxiliary_losses(model: Forward) -> dict[str, Tensor]:
-    """What the model itself adds to the loss of the pass just made, also from inside its replicated wrapper."""
-    inner = model.module if isinstance(model, DistributedDataParallel) else model
-    return inner.auxiliary() if isinstance(inner, Model) else {}
+    name: str
+    loss: Loss
+    trains: Callable[[str], bool] = lambda _: True  # of 'model.head.weight', 'objective.decoder.0.bias'
+    optimizer: Mapping[str, Any] = field(default_factory=dict)
 
 
 class Objective(nn.Module, ABC):
-    """Owns its extra heads as submodules; the loop optimises them with the model and saves them with it."""
+    """Owns its extra heads and other players as submodules; they are trained with the model and saved with the run.
 
-    capturable = False  # whether its step is the same work every time: `step` is not looked at, `after_step` is empty
+    `progress`, the part of the run that is done, is a scalar tensor at a fixed place, so that a captured step sees it
+    move. What is drawn at random is counted from the batch's `places`, or comes from torch's generator, which is
+    seeded by the step.
+    """
+
+    capturable: ClassVar[bool] = True  # whether its step is the same work every time, decided on the device alone
+    whole_batch: ClassVar[bool] = False  # whether its loss is over a whole batch, so that parts do not add up to it
+    scores_task: ClassVar[bool] = True  # whether the model answers the task, so that the task's score selects
 
     @abstractmethod
-    def loss(self, model: Forward, batch: Batch, step: int) -> tuple[Float[Tensor, ""], Metrics]:
-        """The scalar to minimise, the mean over the batch, and what to log."""
+    def loss(self, model: Model, batch: Batch, progress: Float[Tensor, ""]) -> tuple[Float[Tensor, ""], Metrics]:
+        """The scalar to minimise, the mean over the batch, and what to log.
 
-    def backward(self, model: Forward, batch: Batch, step: int, *, scale: float = 1.0) -> tuple[Tensor, Metrics]:
-        """Gradients of `scale` times the loss; replaced by an objective that needs several passes."""
-        loss, metrics = self.loss(model, batch, step)
-        (loss * scale).backward()
-        return loss.detach(), metrics
+        Where the task's score does not select, the held-out part's mean of this does.
+        """
+
+    def phases(self, model: Model) -> tuple[Phase, ...]:
+        """The turns of a step; by default one that trains all that may be trained."""
+        del model
+        return (Phase("train", self.loss),)
+
+    def streams(self, main: StreamPlan) -> tuple[StreamPlan, ...]:
+        """What a batch holds; `main` is the training part in one view as the recipe augments it.
+
+        It has the task's target where the model answers the task, else none.
+        """
+        return (main,)
+
+    @property
+    def teacher(self) -> Model | None:
+        """A trained model that it learns from, known by its weights' fingerprint and not saved with the run."""
+        return None
 
     def param_groups(self) -> list[dict[str, Any]]:
-        """Its own parameters in groups, as torch's optimisers take them; by default with the model's rate and decay.
+        """Its own parameters in groups, as torch's optimizers take them; by default with the model's lr and decay.
 
         A group's `rate` is a factor of the model's, its `weight_decay` takes the place of the model's.
         """
@@ -61,10 +97,37 @@ class Objective(nn.Module, ABC):
         groups = [{"params": [p for p in own if p.ndim >= 2]}, {"params": vectors, "weight_decay": 0.0}]
         return [group for group in groups if group["params"]]
 
-    def compile_own(self, options: dict[str, Any]) -> None:
-        """Compile what is done with the model's answers, where there is something; the model itself is not its own."""
-        del options
+    def after_step(self, model: Model, made: Tensor) -> None:
+        """Change centres, queues and averaged players, once per step; `made`, a scalar, is false for a skipped one.
 
-    def after_step(self, model: nn.Module, step: int) -> None:
-        """Called when the optimiser has made its step."""
-        del model, step
+        It may be captured in a graph: what it does must depend on `made` by arithmetic alone.
+        """
+        del model, made
+
+    def product(self, model: Model) -> Model:
+        """Which module becomes the run's `model/`."""
+        return model
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class Setting:
+    """What an objective is built for."""
+
+    model: Model
+    dataset: DataSet
+    target: str  # the target that the task learns
+    criterion: Callable[[], Criterion]  # the task's loss; an error where the data lacks what it needs
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class ObjectiveKind:
+    """What a file says of its objective."""
+
+    name: str
+    summary: str
+    objective: type[Objective]
+    options: type[Any]  # a dataclass with defaults, each of them a field that recipes can set
+    build: Callable[[Any, Setting], Objective]
+    source: str = ""  # the paper

@@ -1,19 +1,37 @@
 """Distillation as DeiT does it (arXiv 2012.12877): a teacher answers the same augmented images."""
 
 from collections.abc import Callable, Sequence
-from typing import Any, Literal, final
+from dataclasses import dataclass
+from typing import Any, ClassVar, Literal, final
 
 import torch
 import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor
 
+from vitlab.core.config import check_fields
 from vitlab.core.errors import ConfigError
 from vitlab.core.preprocess import Preprocess
+from vitlab.data.batch import Batch
+from vitlab.data.contract import DataSet
 from vitlab.models.contract import Model
-from vitlab.models.vit import DistilledHead
-from vitlab.objectives.contract import Batch, Forward, Metrics, Objective, auxiliary_losses
-from vitlab.objectives.supervised import Supervised
+from vitlab.models.heads import DistilledHead
+from vitlab.objectives.contract import Metrics, Objective, ObjectiveKind, Setting
+from vitlab.objectives.cross_entropy import CrossEntropy
+from vitlab.weights.load import load
+
+
+@dataclass(frozen=True, kw_only=True)
+class DistillationOptions:
+    """A trained model to learn from besides the labels."""
+
+    teacher: str | None = None  # whatever `load` takes
+    kind: Literal["hard", "soft"] = "hard"  # its most probable class, or its probabilities
+    alpha: float = 0.5  # the teacher's share of the loss
+    tau: float = 3.0  # soft: the temperature
+
+    def __post_init__(self) -> None:
+        check_fields(self, "objective.")
 
 
 @final
@@ -24,13 +42,15 @@ class Distillation(Objective):
     the two distributions at temperature tau, the mean over images (the authors' code divides by the classes too).
     """
 
+    capturable: ClassVar[bool] = False  # a teacher may do anything
+
     scale: Tensor
     shift: Tensor
     order: Tensor | None
 
     def __init__(
         self,
-        base: Supervised,
+        base: CrossEntropy,
         teacher: Model,
         *,
         seen: Preprocess,
@@ -42,7 +62,7 @@ class Distillation(Objective):
         """`seen` is the student's preprocessing; `order` says where each of the data's classes is in the teacher's."""
         super().__init__()
         if base.kind != "softmax":
-            raise ConfigError("A teacher's answer is one class an image: distillation needs loss.kind='softmax'.")
+            raise ConfigError("A teacher's answer is one class per image: distillation needs loss.kind='softmax'.")
         if not 0 <= alpha <= 1:
             raise ConfigError(f"The teacher's share alpha must be between 0 and 1, not {alpha}.")
         if tau <= 0:
@@ -64,7 +84,7 @@ class Distillation(Objective):
         return super()._apply(fn, recurse)
 
     @torch.no_grad()
-    def told(self, images: Float[Tensor, "b c h w"]) -> Float[Tensor, "b k"]:
+    def taught(self, images: Float[Tensor, "b c h w"]) -> Float[Tensor, "b k"]:
         """The teacher's logits: its own normalisation of the same pixels, at its own size, its classes in our order."""
         size = self.teacher.preprocess.size
         if tuple(images.shape[-2:]) != size:
@@ -72,31 +92,72 @@ class Distillation(Objective):
         logits = self.teacher(images * self.scale + self.shift).float()
         return logits if self.order is None else logits[:, self.order]
 
-    def loss(self, model: Forward, batch: Batch, step: int) -> tuple[Float[Tensor, ""], Metrics]:
-        told, answers = self.told(batch.images), model(batch.images).float()
-        num_classes = batch.targets.shape[-1]
-        label, distilled = answers[:, :num_classes], answers[:, -num_classes:]  # the same where there is one head
-        from_labels, _ = self.base.loss(lambda _: label, batch, step)
-        from_teacher = self.apart(distilled, told)
-        own = auxiliary_losses(model)
-        loss = (1 - self.alpha) * from_labels + self.alpha * from_teacher
+    def loss(self, model: Model, batch: Batch, progress: Float[Tensor, ""]) -> tuple[Float[Tensor, ""], Metrics]:
+        del progress
+        images, targets = batch.images, batch.targets["label"]
+        taught, (label, distilled) = self.taught(images), _answers(model, images)
+        from_labels = self.base.losses(label, targets).mean()
+        from_teacher = self.distance(distilled, taught)
         metrics = {
-            "accuracy": self.base.right(label + distilled, batch.targets).mean(),
-            "agreement": (distilled.argmax(dim=-1) == told.argmax(dim=-1)).float().mean(),
+            "accuracy": self.base.right(label + distilled, targets).mean(),
+            "agreement": (distilled.argmax(dim=-1) == taught.argmax(dim=-1)).float().mean(),
             "teacher loss": from_teacher.detach(),
-            **{name: value.detach() for name, value in own.items()},
         }
-        return sum(own.values(), loss), metrics
+        return (1 - self.alpha) * from_labels + self.alpha * from_teacher, metrics
 
-    def apart(self, logits: Float[Tensor, "b k"], told: Float[Tensor, "b k"]) -> Float[Tensor, ""]:
+    def distance(self, logits: Float[Tensor, "b k"], taught: Float[Tensor, "b k"]) -> Float[Tensor, ""]:
         """How far the student's answers are from the teacher's."""
         if self.kind == "hard":
-            return F.cross_entropy(logits, told.argmax(dim=-1))
-        ours, theirs = F.log_softmax(logits / self.tau, dim=-1), F.log_softmax(told / self.tau, dim=-1)
+            return F.cross_entropy(logits, taught.argmax(dim=-1))
+        ours, theirs = F.log_softmax(logits / self.tau, dim=-1), F.log_softmax(taught / self.tau, dim=-1)
         return self.tau**2 * F.kl_div(ours, theirs, reduction="batchmean", log_target=True)
 
 
-def separate_heads(student: Model) -> None:
-    """Let a student with a distillation token give both of its answers in training, each for its own loss."""
-    if isinstance(student.head, DistilledHead):
-        student.head.apart = True
+def _answers(model: Model, images: Tensor) -> tuple[Float[Tensor, "b k"], Float[Tensor, "b k"]]:
+    """The student's answers for the labels and for the teacher: those of two heads, or one for both."""
+    if isinstance(model.head, DistilledHead):
+        label, distilled = model.head.both(model.pooled(images))
+        return label.float(), distilled.float()
+    logits = model(images).float()
+    return logits, logits
+
+
+def build(options: DistillationOptions, setting: Setting) -> Distillation:
+    if options.teacher is None:
+        raise ConfigError("Distillation needs a teacher: name a trained model (--objective.teacher SOURCE).")
+    base = setting.criterion()
+    if not isinstance(base, CrossEntropy):
+        raise ConfigError("Distillation is for classification: this task has no classes to learn from a teacher.")
+    teacher = load(options.teacher)
+    return Distillation(
+        base,
+        teacher,
+        seen=setting.model.preprocess,
+        kind=options.kind,
+        alpha=options.alpha,
+        tau=options.tau,
+        order=_order(options.teacher, teacher, setting.dataset),
+    )
+
+
+def _order(source: str, teacher: Model, dataset: DataSet) -> list[int] | None:
+    """Where the data's classes are among the teacher's; None where they are in the same order, or it names none."""
+    if teacher.config.num_classes != dataset.num_classes:
+        raise ConfigError(
+            f"The teacher ({source}) knows {teacher.config.num_classes} classes and {dataset.name} has"
+            f" {dataset.num_classes}: fine-tune it on that data first."
+        )
+    names = teacher.labels or ()
+    if names == tuple(dataset.classes) or set(names) != set(dataset.classes):
+        return None
+    return [names.index(name) for name in dataset.classes]
+
+
+OBJECTIVE = ObjectiveKind(
+    name="distillation",
+    summary="learn the labels and a teacher's answers, as DeiT does",
+    objective=Distillation,
+    options=DistillationOptions,
+    build=build,
+    source="Training data-efficient image transformers & distillation through attention, arXiv 2012.12877",
+)

@@ -12,14 +12,16 @@ for 384 px by FixRes; it is kept here as it is, and sees the same pictures at it
 from collections.abc import Callable
 from dataclasses import replace
 
+from vitlab.core.config import Choice
 from vitlab.data.augmentation import Augmentation
 from vitlab.training.optimisers import Optimiser
-from vitlab.training.recipe import DataChoice, Loss, ModelChoice, Recipe, Teacher
+from vitlab.training.recipe import DataChoice, Loss, ModelChoice, Recipe
 from vitlab.training.schedules import Schedule
 
 TEACHER = "timm:regnety_160.deit_in1k"  # the authors' teacher, 82.9%
-HARD = Teacher(source=TEACHER, kind="hard", alpha=0.5)
-SOFT = Teacher(source=TEACHER, kind="soft", alpha=0.1, tau=3.0)
+ALONE = Choice("supervised")
+HARD = Choice("distillation", {"teacher": TEACHER, "kind": "hard", "alpha": 0.5})
+SOFT = Choice("distillation", {"teacher": TEACHER, "kind": "soft", "alpha": 0.1, "tau": 3.0})
 BATCH = 1024
 AUGMENTATION = Augmentation(
     crop="paper",
@@ -39,7 +41,7 @@ def deit_recipe(
     name: str,
     model: str,
     *,
-    teacher: Teacher,
+    objective: Choice,
     data: str = "imagenet",
     epochs: int = 300,
     batch_size: int = BATCH,
@@ -53,7 +55,7 @@ def deit_recipe(
         data=DataChoice(source=data, val_fraction=0.01, repeats=3),
         augmentation=AUGMENTATION,
         loss=Loss(label_smoothing=0.1),
-        teacher=teacher,
+        objective=objective,
         optimiser=Optimiser(rate=rate, weight_decay=0.05),
         schedule=Schedule(kind="cosine", total=f"{epochs} epochs", warmup="5 epochs", end=1e-5 / rate),
         batch_size=batch_size,
@@ -62,11 +64,11 @@ def deit_recipe(
     )
 
 
-def _recipe(name: str, model: str, teacher: Teacher, score: str, set: tuple[str, ...] = ()) -> Callable[[], Recipe]:
+def _recipe(name: str, model: str, objective: Choice, score: str, set: tuple[str, ...] = ()) -> Callable[[], Recipe]:
     def build() -> Recipe:
-        return deit_recipe(name, model, teacher=teacher, set=set)
+        return deit_recipe(name, model, objective=objective, set=set)
 
-    how = "without a teacher" if teacher.source is None else f"with {teacher.kind} labels of a teacher"
+    how = f"with {objective.options['kind']} labels of a teacher" if objective.options else "without a teacher"
     build.__doc__ = f"""{model} from scratch by DeiT (arXiv 2012.12877), {how}.
 
     Command: torchrun --nproc-per-node 8 -m vitlab train {name} --data.source PATH
@@ -80,14 +82,14 @@ def deit_finetuning(
     name: str,
     model: str,
     *,
-    teacher: Teacher,
+    objective: Choice,
     data: str = "imagenet",
     image_size: int = 384,
     epochs: int = 30,
     batch_size: int = 512,
 ) -> Recipe:
     """The authors' change of resolution for any trained model, on the data that it was trained on."""
-    recipe = deit_recipe(name, model, teacher=teacher, data=data, batch_size=batch_size)
+    recipe = deit_recipe(name, model, objective=objective, data=data, batch_size=batch_size)
     return replace(
         recipe,
         model=replace(recipe.model, pretrained=True, keep_head=True, image_size=image_size),
@@ -97,11 +99,11 @@ def deit_finetuning(
     )
 
 
-def _finetuning(name: str, model: str, teacher: Teacher, score: str) -> Callable[[], Recipe]:
+def _finetuning(name: str, model: str, objective: Choice, score: str) -> Callable[[], Recipe]:
     def build() -> Recipe:
-        return deit_finetuning(name, model, teacher=teacher)
+        return deit_finetuning(name, model, objective=objective)
 
-    how = "without a teacher" if teacher.source is None else f"with {teacher.kind} labels of a teacher"
+    how = f"with {objective.options['kind']} labels of a teacher" if objective.options else "without a teacher"
     build.__doc__ = f"""{model} to 384 px by DeiT (arXiv 2012.12877), {how}.
 
     Command: torchrun --nproc-per-node 8 -m vitlab train {name} --data.source PATH --model.source SOURCE
@@ -113,13 +115,13 @@ def _finetuning(name: str, model: str, teacher: Teacher, score: str) -> Callable
 
 PLAIN = ("gelu=exact",)
 RECIPES: dict[str, Callable[[], Recipe]] = {
-    "deit-b16-384-imagenet": _finetuning("deit-b16-384-imagenet", "vit-b16-224.deit", Teacher(), "82.9%"),
+    "deit-b16-384-imagenet": _finetuning("deit-b16-384-imagenet", "vit-b16-224.deit", ALONE, "82.9%"),
     "deit-b16-384-imagenet-distilled": _finetuning(
         "deit-b16-384-imagenet-distilled", "deit-b16-224.in1k", HARD, "85.2% from a model of 1000 epochs"
     ),
-    "deit-ti16-imagenet": _recipe("deit-ti16-imagenet", "vit-ti16-224", Teacher(), "72.2%", PLAIN),
-    "deit-s16-imagenet": _recipe("deit-s16-imagenet", "vit-s16-224", Teacher(), "79.8%", PLAIN),
-    "deit-b16-imagenet": _recipe("deit-b16-imagenet", "vit-b16-224", Teacher(), "81.8%", PLAIN),
+    "deit-ti16-imagenet": _recipe("deit-ti16-imagenet", "vit-ti16-224", ALONE, "72.2%", PLAIN),
+    "deit-s16-imagenet": _recipe("deit-s16-imagenet", "vit-s16-224", ALONE, "79.8%", PLAIN),
+    "deit-b16-imagenet": _recipe("deit-b16-imagenet", "vit-b16-224", ALONE, "81.8%", PLAIN),
     "deit-ti16-imagenet-distilled": _recipe("deit-ti16-imagenet-distilled", "deit-ti16-224", HARD, "74.5%"),
     "deit-s16-imagenet-distilled": _recipe("deit-s16-imagenet-distilled", "deit-s16-224", HARD, "81.2%"),
     "deit-b16-imagenet-distilled": _recipe("deit-b16-imagenet-distilled", "deit-b16-224", HARD, "83.4%"),

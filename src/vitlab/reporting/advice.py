@@ -5,8 +5,10 @@ from dataclasses import dataclass
 
 from vitlab.data.contract import DataSet
 from vitlab.reporting.measure import Measured, confused
+from vitlab.reporting.purpose import Purpose
 from vitlab.reporting.record import RunRecord
 from vitlab.reporting.words import command, count, percent, short
+from vitlab.tasks.sections import Tested
 
 UNEVEN = 4.0  # times as many images in the largest class as in the smallest, from which it is said
 WIDE = 0.03  # half of an interval, from which more test pictures are advised
@@ -22,9 +24,11 @@ class Note:
     command: str | None = None
 
 
-def notes(record: RunRecord, dataset: DataSet | None, measured: Measured | None) -> list[Note]:
+def notes(
+    record: RunRecord, dataset: DataSet | None, measured: Measured | None, *, scores_are_shares: bool = True
+) -> list[Note]:
     """What a careful reader would notice, the most important first."""
-    found = [*_learning(record)]
+    found = [*_learning(record, scores_are_shares=scores_are_shares)]
     if measured is not None and dataset is not None:
         found = [*_answers(measured, dataset), *found]
     if dataset is not None:
@@ -32,8 +36,11 @@ def notes(record: RunRecord, dataset: DataSet | None, measured: Measured | None)
     return found
 
 
-def next_steps(record: RunRecord, measured: Measured | None, *, has_model: bool) -> list[Note]:
+def next_steps(
+    record: RunRecord, measured: Measured | Tested | None, *, has_model: bool, purpose: Purpose | None = None
+) -> list[Note]:
     """Commands with the paths of this run."""
+    purpose = purpose or Purpose()
     run, source = str(record.folder), str(record.field("data.source", "DATA"))
     steps: list[Note] = []
     if record.state == "unfinished":
@@ -42,23 +49,39 @@ def next_steps(record: RunRecord, measured: Measured | None, *, has_model: bool)
         steps.append(Note("See how far it is, later:", command("vitlab", "report", run)))
     if has_model:
         model = str(record.folder / "model")
+        steps += _asked(run, model, source, purpose)
         steps += [
-            Note("Ask it about your own pictures:", f"vitlab predict PICTURE.jpg {command('--model', model)}"),
-            Note(
-                "Measure it on other data, or again:",
-                command("vitlab", "evaluate", "accuracy", "--model", run, "--data", source),
-            ),
             Note(
                 "See where it looks, layer by layer:",
                 f"vitlab inspect PICTURE.jpg {command('--model', run, '--data', source)} --out inside",
             ),
-            Note("Let programs and browsers ask it, over HTTP:", command("vitlab", "serve", "--model", run)),
+            Note(
+                "Let programs and browsers ask it, over HTTP:",
+                command("vitlab", "serve", "--model", run, *purpose.given),
+            ),
             Note("Hand it to other programs, as ONNX:", command("vitlab", "export", model, "model.onnx")),
         ]
     if measured is not None and not measured.whole:
-        again = command("vitlab", "report", run, "--images", str(measured.of))
+        again = command("vitlab", "report", run, "--images", str(measured.of), *purpose.given)
         steps.append(Note("Make this report again, from all held-out pictures:", again))
     return steps
+
+
+def _asked(run: str, model: str, source: str, purpose: Purpose) -> list[Note]:
+    """How to get answers and scores of the model; of one without a head, features and a start for others."""
+    if purpose.headless:
+        return [
+            Note("Transfer it to pictures with labels:", f"vitlab finetune PICTURES {command('--model', run)}"),
+            Note("Get the features of pictures:", f"vitlab embed PICTURES {command('--model', run)} features.npz"),
+        ]
+    protocol, given = "accuracy" if purpose.tells_classes else "score", purpose.given
+    return [
+        Note("Ask it about your own pictures:", f"vitlab predict PICTURE.jpg {command('--model', model, *given)}"),
+        Note(
+            "Measure it on other data, or again:",
+            command("vitlab", "evaluate", protocol, "--model", run, "--data", source, *given),
+        ),
+    ]
 
 
 def with_option(words: Sequence[str], option: str, value: str | None) -> list[str]:
@@ -121,7 +144,7 @@ def _answers(measured: Measured, dataset: DataSet) -> list[Note]:
     return found
 
 
-def _learning(record: RunRecord) -> list[Note]:
+def _learning(record: RunRecord, *, scores_are_shares: bool) -> list[Note]:
     scores = record.series("val score")
     found: list[Note] = []
     if record.result.get("skipped"):
@@ -138,7 +161,7 @@ def _learning(record: RunRecord) -> list[Note]:
                 " their places: the run's messages name them."
             )
         )
-    if record.state != "done" or len(scores) < 3:
+    if record.state != "done" or len(scores) < 3 or not scores_are_shares:  # how much is much is not known of others
         return found
     best_step, best = max(scores, key=lambda point: point[1])
     last = scores[-1][1]

@@ -18,16 +18,13 @@ def curves(facts: Facts) -> list[Html]:
         return [(step / (epoch or 1), value) for step, value in facts.record.series(name)]
 
     charts: list[Html] = []
-    right = "Labels right" if facts.by_label else "Accuracy"
-    for title, name, form in (
-        ("Loss: lower is better", "loss", number),
-        (f"{right}: higher is better", "accuracy", _percent),
-    ):
+    for title, name, form in (("Loss: lower is better", "loss", number), *_scores(facts)):
         found = [
             Curve("on training pictures", "b", points(name)),
             Curve("on validation pictures", "a", points(f"val {name}"), dots=True),
         ]
-        best = max(found[1].points, key=lambda point: point[1], default=None) if name == "accuracy" else None
+        selects = bool(found[1].points) and found[1].points == points("val score")
+        best = max(found[1].points, key=lambda point: point[1]) if selects else None
         if drawn := [curve for curve in found if curve.points]:
             charts.append(_chart(title, drawn, across, form, best))
     if rates := points("rate"):
@@ -46,11 +43,27 @@ def curves(facts: Facts) -> list[Html]:
     return [tag("p", *words), tag("div", *charts, class_="charts")]
 
 
+def _scores(facts: Facts) -> list[tuple[str, str, Form]]:
+    """Title, name and form of what is drawn besides the loss: accuracy, or all that the task logged of validation."""
+    if facts.purpose.headless:  # what selects is the loss
+        return []
+    if facts.purpose.tells_classes:
+        return [(f"{'Labels right' if facts.by_label else 'Accuracy'}: higher is better", "accuracy", _percent)]
+    logged = dict.fromkeys(name[4:] for line in facts.record.lines for name in line if name.startswith("val "))
+    names = [name for name in logged if name not in ("loss", "score", "count")] or ["score"]
+    shares = facts.purpose.shares
+    return [
+        (f"{name[:1].upper()}{name[1:]}" if name.islower() else name, name, _percent if name in shares else number)
+        for name in names
+    ]
+
+
 def _chart(title: str, found: Sequence[Curve], across: str, form: Form, best: Point | None) -> Html:
     key = tag("ul", *(tag("li", curve.name, class_=curve.style) for curve in found), class_="key")
     courses = [f"{curve.name}: from {form(curve.points[0][1])} to {form(curve.points[-1][1])}." for curve in found]
     drawn = line_chart(found, label=f"{title}. {' '.join(courses)}", x_label=across, form=form, mark=best)
-    caption = tag("figcaption", f"Best on validation pictures: {percent(best[1])}, in the ring.") if best else None
+    told = "" if best is None else percent(best[1]) if form is _percent else form(best[1])
+    caption = tag("figcaption", f"Best on validation pictures: {told}, in the ring.") if best else None
     return tag("figure", tag("h3", title), key if len(found) > 1 else None, drawn, caption)
 
 

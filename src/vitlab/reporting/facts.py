@@ -1,14 +1,16 @@
 """All that a report is made from, in one place."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from vitlab.data.contract import DataSet
 from vitlab.evaluation.cost import Spent
 from vitlab.evaluation.examples import wilson
 from vitlab.reporting.inside import Inside
 from vitlab.reporting.measure import Measured, Number
+from vitlab.reporting.purpose import Purpose
 from vitlab.reporting.record import RunRecord
+from vitlab.tasks.sections import Tested
 
 
 @dataclass(frozen=True)
@@ -21,6 +23,15 @@ class Headline:
     count: int
 
 
+@dataclass(frozen=True)
+class Reached:
+    """The scores of a task that is not told by classes, in words; on which part, and how many pictures."""
+
+    words: str
+    part: str  # 'test' or 'val'
+    count: int
+
+
 @dataclass(frozen=True, kw_only=True)
 class Facts:
     """A run, its data where that can be opened, and what was measured where there is a model."""
@@ -28,7 +39,9 @@ class Facts:
     record: RunRecord
     dataset: DataSet | None = None
     total_steps: int | None = None
-    measured: Measured | None = None
+    purpose: Purpose = field(default_factory=Purpose)
+    measured: Measured | None = None  # of a classifier's answers
+    tested: Tested | None = None  # of another task's
     inside: Inside | None = None
     spent: Spent | None = None
     model_cost: Mapping[str, float] | None = None
@@ -88,6 +101,22 @@ class Facts:
             return None
         step, value = max(scores, key=lambda point: point[1])
         return self._logged("val", value, int(dict(self.record.series("val count")).get(step, 0)))
+
+    @property
+    def reached(self) -> Reached | None:
+        """What was measured here, unless the run measured the same on more pictures."""
+        tested, words = self.tested, self.purpose.words
+        logged = {name[5:]: value for name, value in self.record.result.items() if name.startswith("test ")}
+        if tested is not None and (tested.whole or tested.part != "test" or not logged):
+            return Reached(words(tested.scores), tested.part, tested.num)
+        if logged:
+            return Reached(words(logged), "test", int(logged.get("count") or 0))
+        lines = [line for line in self.record.lines if isinstance(line.get("val score"), int | float)]
+        if not lines:
+            return None
+        best = max(lines, key=lambda line: line["val score"])
+        scores = {name[4:]: value for name, value in best.items() if name.startswith("val ") and value is not None}
+        return Reached(words(scores), "val", int(scores.get("count") or 0))
 
     def _logged(self, part: str, value: float, count: int) -> Headline:
         if self.by_label:

@@ -2,8 +2,8 @@
 
 import itertools
 import time
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import torch
@@ -11,16 +11,18 @@ from PIL import Image
 
 from vitlab.core.errors import Error
 from vitlab.core.files import atomic_file
-from vitlab.data.contract import DataSet
+from vitlab.data.contract import DataSet, Split
 from vitlab.evaluation.cost import model_cost, spent
 from vitlab.models.contract import Model
 from vitlab.reporting.answers import answer_words
 from vitlab.reporting.facts import Facts
 from vitlab.reporting.inside import Inside, look_inside
-from vitlab.reporting.measure import Answer, Measured, affordable, check_limit, evenly, measure
+from vitlab.reporting.measure import Answer, Measured, affordable, check_limit, evenly, held_out, measure
 from vitlab.reporting.page import page
 from vitlab.reporting.pictures import picture_at
+from vitlab.reporting.purpose import Purpose
 from vitlab.reporting.record import RunRecord, read_run
+from vitlab.reporting.tested import score_task
 from vitlab.weights.load import load
 
 NAME = "report.html"
@@ -51,13 +53,15 @@ def make_report(
     folder: Path,
     plan: Callable[[], Plan],
     *,
+    purpose: Purpose | None = None,
     images: int | None = None,
     device: torch.device | str = "cpu",
     progress: Callable[[int, int], None] | None = None,
 ) -> Report:
     """Write the report of a run that has ended, goes on, or was killed; what cannot be had is said on the page.
 
-    `plan` opens the run's data. `images` is how many held-out pictures to look at; by default what takes some seconds.
+    `plan` opens the run's data, `purpose` says what its model is for, by default classification. `images` is how many
+    held-out pictures to look at; by default what takes some seconds.
     """
     check_limit(images)
     start = time.perf_counter()
@@ -65,24 +69,34 @@ def make_report(
     missing: list[str] = []
     planned = _planned(record, plan, missing)
     model = _model(folder, missing)
-    measured, inside = None, None
+    purpose = purpose or Purpose()
+    if model is not None and getattr(model.config, "num_classes", None) == 0:
+        purpose = replace(purpose, headless=True)
+    measured, tested, inside = None, None, None
     if model is not None and planned is not None:
-        model = model.to(device)
+        model, dataset = model.to(device), planned.dataset
         where = torch.device(device)
         limit = affordable(model, where) if images is None else images
         try:
-            measured = measure(model, planned.dataset, limit=limit, device=where, progress=progress)
+            if purpose.tells_classes:
+                measured = measure(model, dataset, limit=limit, device=where, progress=progress)
+            elif not purpose.headless:
+                tested = score_task(model, purpose, dataset, limit=limit, device=where, progress=progress)
         except Error as error:
             missing.append(f"The model could not be measured: {error}")
         if measured is not None:
             inside = _inside(model, measured, missing)
+        elif (held := held_out(dataset)) is not None and not (missing or purpose.tells_classes):
+            inside = _averages(model, held[1].take(evenly(len(held[1]), AVERAGED)), missing)
         elif not missing:
             missing.append("The data has no held-out part, so nothing can be said on pictures that were not learned.")
     facts = Facts(
         record=record,
         dataset=None if planned is None else planned.dataset,
         total_steps=None if planned is None else planned.steps,
+        purpose=purpose,
         measured=measured,
+        tested=tested,
         inside=inside,
         spent=spent(folder) if record.lines or record.result else None,
         model_cost=None if model is None else model_cost(model),
@@ -91,8 +105,8 @@ def make_report(
     path = folder / NAME
     with atomic_file(path) as partial:
         partial.write_text(page(facts), encoding="utf-8", errors="backslashreplace")  # a name may not be UTF-8
-    seconds = time.perf_counter() - start
-    return Report(path, record.state, 0 if measured is None else measured.num, seconds, tuple(missing))
+    seconds, looked_at = time.perf_counter() - start, measured or tested
+    return Report(path, record.state, 0 if looked_at is None else looked_at.num, seconds, tuple(missing))
 
 
 def _planned(record: RunRecord, plan: Callable[[], Plan], missing: list[str]) -> Plan | None:
@@ -126,8 +140,20 @@ def _inside(model: Model, measured: Measured, missing: list[str]) -> Inside | No
         for answer in _telling(measured)
         if (picture := picture_at(measured.split, answer.place)) is not None
     ]
+    return _looked_inside(model, shown, _pictures(measured), missing)
+
+
+def _averages(model: Model, split: Split, missing: list[str]) -> Inside | None:
+    """Averages over pictures, without maps of single ones: there is no class to ask about."""
+    pictures = (picture_at(split, place) for place in range(len(split)))
+    return _looked_inside(model, (), (picture for picture in pictures if picture is not None), missing)
+
+
+def _looked_inside(
+    model: Model, shown: Sequence[tuple[str, Image.Image]], pictures: Iterator[Image.Image], missing: list[str]
+) -> Inside | None:
     try:
-        return look_inside(model, shown, _pictures(measured))
+        return look_inside(model, shown, pictures)
     except Error as error:
         missing.append(f"The inside of the model could not be looked at. {error}")
         return None

@@ -19,13 +19,16 @@ from vitlab.inspection.rollout import Rollout
 from vitlab.models.contract import Layout, Model
 from vitlab.serving.packing import packed
 from vitlab.serving.refusals import Refusal
+from vitlab.tasks import task_for
+from vitlab.tasks.answer import Answer as Said
 
+MOST_CLASSES = 1000  # that a task of one's own is asked for
 Rows: TypeAlias = Literal["output", "all"]
 
 
 @dataclass(frozen=True)
 class Classify:
-    """The most probable classes."""
+    """What the model says by its task: the most probable classes, numbers, or a mask."""
 
 
 @dataclass(frozen=True)
@@ -80,7 +83,8 @@ class Alike:
     norms: Array
 
 
-Answer: TypeAlias = Classes | Array | Looks | Alike
+Answer: TypeAlias = Classes | Said | Array | Looks | Alike
+Answers: TypeAlias = Literal["classes", "numbers", "mask"]
 
 
 @final
@@ -104,6 +108,8 @@ class Engine:
         self.layout = self._measure()
         self.grids = self._grids()
         self.num_classes = int(getattr(model.config, "num_classes", 0))
+        self.task = task_for(model)
+        self.answers: Answers | None = self._kind() if self.num_classes else None
         taps = model.taps.attention
         self.num_layers = len(taps)
         self.num_heads: tuple[int, ...] = ()
@@ -154,7 +160,12 @@ class Engine:
         return preprocess.normalise(stacked, kept[: len(stacked)]).to(weight.dtype)
 
     def _classify(self, images: Float[Tensor, "b 3 h w"]) -> list[Answer | Exception]:
-        probabilities = self.model.probabilities(self._quick(images))
+        outputs = self._quick(images)
+        if not self.task.tells_classes:
+            finite = outputs.flatten(1).isfinite().all(dim=-1).tolist()
+            said = self.task.answers(self.model, outputs.float(), MOST_CLASSES)
+            return [answer if good else _not_finite() for good, answer in zip(finite, said, strict=True)]
+        probabilities = self.model.probabilities(outputs)
         values, indices = probabilities.sort(dim=-1, descending=True, stable=True)
         finite = probabilities.isfinite().all(dim=-1).tolist()
         rows = zip(finite, values.cpu().numpy(), indices.cpu().numpy(), strict=True)
@@ -209,6 +220,14 @@ class Engine:
         with torch.inference_mode():
             return self.model.embed(self._normalised([blank])).layout
 
+    def _kind(self) -> Answers:
+        """Of what kind its answers are."""
+        if self.task.tells_classes:
+            return "classes"
+        blank = np.zeros((*self.model.preprocess.size, 3), np.uint8)
+        with torch.inference_mode():
+            return self.task.answers(self.model, self._quick(self._normalised([blank])).float(), 1)[0].kind
+
     def _grids(self) -> tuple[tuple[int, int], ...]:
         """Rows and columns of the tokens that enter the first layer, then of those that leave each."""
         blank = np.zeros((*self.model.preprocess.size, 3), np.uint8)
@@ -231,6 +250,8 @@ class Engine:
         self.num_heads = tuple(heads)
         if not self.misfits:
             self._read = read_by_pool(self.model, encoded)
+        if self._read is not None and self.model.is_dense:  # each pixel's from its own patches
+            self._read = torch.arange(len(self._read)) >= self.layout.num_prefix
 
 
 def _from(attention: Float[Tensor, "k n n"], read: Tensor | None, layout: Layout) -> Tensor:

@@ -16,6 +16,12 @@ WITH_IMAGES = (
     *("bad_parameter", "cross_site", "receive_timeout", "body_too_large", "too_many_images", "too_many_pixels"),
     *("unsupported_type", "unsupported_image", "damaged_image", "impossible", "not_ready"),
 )
+SAYS = {  # what /v1/predict gives
+    None: "The most probable classes of images",
+    "classes": "The most probable classes of images",
+    "numbers": "The numbers that the model says of images",
+    "mask": "The class of each pixel of images",
+}
 IMAGE_TYPES = {
     "JPEG": "image/jpeg",
     "PNG": "image/png",
@@ -28,7 +34,7 @@ IMAGE_TYPES = {
 def document(engine: Engine, limits: Limits, *, guarded: bool) -> dict[str, Any]:
     """The whole document; `guarded` says whether a token is asked for."""
     paths: dict[str, Any] = {
-        "/v1/predict": {"post": _post("predict", "The most probable classes of images", engine, limits, guarded)},
+        "/v1/predict": {"post": _post("predict", SAYS[engine.answers], engine, limits, guarded)},
         "/v1/embed": {"post": _post("embed", "The feature vectors of images", engine, limits, guarded)},
         "/v1/attention": {"post": _post("attention", "Where the model looks in images", engine, limits, guarded)},
         "/v1/tokens": {"post": _post("tokens", "How alike the tokens of images are", engine, limits, guarded)},
@@ -167,6 +173,22 @@ def _list(items: dict[str, Any], **more: Any) -> dict[str, Any]:
     return {"type": "array", "items": items, **more}
 
 
+def _prediction(engine: Engine, scored: dict[str, Any], share: dict[str, Any]) -> dict[str, Any]:
+    """What the model says of an image, of the one kind that this model's answers are."""
+    if engine.answers == "numbers":
+        return _object(numbers={"type": "object", "additionalProperties": {"type": "number"}})
+    if engine.answers != "mask":
+        return _object(classes=_list(scored))
+    png = {
+        "type": "string",
+        "contentEncoding": "base64",
+        "contentMediaType": "image/png",
+        "description": "The class number of each pixel at the size that the model sees, with a palette.",
+    }
+    shares = {"type": "object", "additionalProperties": share, "description": "Of the picture, by class."}
+    return _object(shares=shares, mask=png)
+
+
 def _schemas(engine: Engine, limits: Limits) -> dict[str, Any]:
     whole, number, text = {"type": "integer"}, {"type": "number"}, {"type": "string"}
     share = {"type": "number", "minimum": 0, "maximum": 1}
@@ -189,7 +211,7 @@ def _schemas(engine: Engine, limits: Limits) -> dict[str, Any]:
         "Error": _object(error=error),
         "Status": _object(status=text),
         "Images": _object(images=_list(base64, minItems=1, maxItems=limits.images)),
-        "Predictions": _object(predictions=_list(_object(classes=_list(scored)))),
+        "Predictions": _object(predictions=_list(_prediction(engine, scored, share))),
         "Embeddings": _object(embeddings=_list(_list(number, minItems=width, maxItems=width))),
         "Attention": _object(
             grid=grid,
@@ -228,6 +250,7 @@ def _schemas(engine: Engine, limits: Limits) -> dict[str, Any]:
             num_prefix=whole,
             patch={"anyOf": [grid, {"type": "null"}]},
             token_grids=_list(grid),
+            answers={"enum": ["classes", "numbers", "mask", None]},
             reads={"enum": ["prefix", "patches", None]},
             attention={"anyOf": [_object(layers=whole, heads=_list(whole)), {"type": "null"}]},
             config={"type": "object"},

@@ -11,7 +11,8 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from vitlab.models.vit import AttentionPool, Mlp
+from vitlab.models.heads import AttentionPool
+from vitlab.models.vit import Mlp
 
 M = TypeVar("M", bound=nn.Module)
 Gelu: TypeAlias = Literal["exact", "tanh"]

@@ -1,6 +1,8 @@
 """The service itself: its state, and what each route does."""
 
 import asyncio
+import base64
+import io
 import json
 import os
 import time
@@ -16,11 +18,12 @@ from starlette.responses import Response
 
 from vitlab.core.config import to_dict
 from vitlab.core.errors import ConfigError
+from vitlab.core.pictures import palette_image
 from vitlab.data.contract import Array
 from vitlab.models.create import family_name
 from vitlab.serving import metrics, questions, version
 from vitlab.serving.batcher import Batcher, Full
-from vitlab.serving.engine import Alike, Answer, Classes, Classify, Embed, Engine, Looks, Task
+from vitlab.serving.engine import Alike, Answer, Classes, Classify, Embed, Engine, Looks, Said, Task
 from vitlab.serving.intake import TAKEN, parse_content_type, read_images, unsupported_type
 from vitlab.serving.learned import learned, patch_of
 from vitlab.serving.limits import Limits
@@ -121,6 +124,9 @@ class Service:
         top = questions.read_top(request.query_params)
         questions.check_classify(self.engine)
         answers = await self._answers(request, lambda _: Classify())
+        if not self.engine.task.tells_classes:
+            said = await self._in_pool(lambda: _json({"predictions": [_said(answer, top) for answer in answers]}))
+            return Response(said, media_type="application/json")
         labels = self.engine.model.labels
         predictions: list[Any] = []
         for answer in answers:
@@ -257,6 +263,7 @@ def describe(engine: Engine, settings: Settings) -> dict[str, Any]:
         "num_prefix": engine.layout.num_prefix,
         "patch": patch_of(model, engine.layout.grid),
         "token_grids": engine.grids,
+        "answers": engine.answers,
         "reads": engine.reads(),
         "attention": {"layers": engine.num_layers, "heads": list(engine.num_heads)} if engine.num_layers else None,
         "config": to_dict(model.config),
@@ -269,6 +276,17 @@ def describe(engine: Engine, settings: Settings) -> dict[str, Any]:
             "values": limits.attention_values,
         },
     }
+
+
+def _said(answer: Answer, top: int) -> dict[str, Any]:
+    """As `vitlab predict` has it; a mask also as the PNG that it writes, at the size that the model saw."""
+    assert isinstance(answer, Said)
+    document = answer.plain()
+    if answer.mask is None:
+        return {name: value[:top] if name == "classes" else value for name, value in document.items()}
+    stream = io.BytesIO()
+    palette_image(answer.mask).save(stream, format="PNG")
+    return document | {"mask": base64.b64encode(stream.getvalue()).decode()}
 
 
 def _looks(answer: Answer) -> dict[str, Any]:

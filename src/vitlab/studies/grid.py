@@ -14,7 +14,7 @@ from vitlab.core.config import to_dict
 from vitlab.core.errors import Error
 from vitlab.core.record import read_json, write_json
 from vitlab.training import session
-from vitlab.training.loop import DivergedError
+from vitlab.training.hooks import DivergedError
 from vitlab.training.recipe import Recipe
 from vitlab.training.run import differences, locked
 

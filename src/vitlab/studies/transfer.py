@@ -1,6 +1,8 @@
 """The paper's transfer protocols: fine-tuning with a chosen rate and three seeds, and VTAB-1k."""
 
+import dataclasses
 import logging
+import re
 import statistics
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -16,9 +18,12 @@ from vitlab.data.sources.arranged import arrange, arranged_name
 from vitlab.data.sources.imagenet import REPORTED_ON_VAL
 from vitlab.data.sources.vtab import GROUPS, TASKS, Task, find_tasks, task_called
 from vitlab.evaluation.contract import EvaluationError, Metric, Result
+from vitlab.evaluation.cost import model_cost
+from vitlab.evaluation.request import Request
 from vitlab.recipes.finetuning import ROWS, Row, budget
 from vitlab.studies.grid import Progress, Tally, Train, Watch, trainer
 from vitlab.studies.rates import Machine, Transfer, Transferred, summary, transfer, weights_of
+from vitlab.weights.load import load
 
 log = logging.getLogger("vitlab")
 
@@ -288,6 +293,38 @@ def _named(names: Sequence[str], found: Mapping[str, Path], root: Path) -> list[
     if not chosen:
         raise EvaluationError(f"No task of {', '.join(names) or 'those asked for'} is in {root}.")
     return [name for name in TASKS if name in chosen]
+
+
+def folder_of(request: Request) -> Path:
+    """Where the runs are: the same for the same model and data, so that a second call goes on with the first."""
+    if request.options.folder is not None:
+        return Path(request.options.folder)
+    parts = (request.protocol, request.needed_data, request.source)
+    return Path("runs", "-".join(re.sub(r"[^A-Za-z0-9.]+", "-", part).strip("-.") for part in parts))
+
+
+def training_size(request: Request) -> int | None:
+    """The resolution to train at; None: the model's own."""
+    return None if request.options.own_size else request.how.image_size or IMAGE_SIZE
+
+
+def machine_of(request: Request) -> Machine:
+    """What the runs are computed with."""
+    how, options = request.how, request.options
+    return Machine(
+        device=how.device,
+        workers=how.workers,
+        accumulate=options.accumulate,
+        precision=how.precision,
+        show=options.show,
+    )
+
+
+def with_cost(request: Request, result: Result) -> Result:
+    """What was trained at the resolution that it was trained at, beside what the runs took."""
+    model = load(request.source, image_size=training_size(request))
+    cost = {**result.cost, **model_cost(model), **request.run_cost()}
+    return dataclasses.replace(result, model=request.name, cost=cost)
 
 
 def _settings(task: Transfer) -> dict[str, Any]:

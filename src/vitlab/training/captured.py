@@ -6,16 +6,16 @@ step's number, the epoch's order, the rate) lies in tensors of fixed places.
 """
 
 from collections.abc import Callable
-from typing import Any, final
+from typing import final
 
 import torch
 from torch import Tensor
 
 from vitlab.core.compiling import compile_options
 from vitlab.core.random import torch_seed
-from vitlab.data.resident import ResidentFeed
-from vitlab.objectives.contract import Batch, Metrics
-from vitlab.training.optimisers import ON_DEVICE, set_rate
+from vitlab.data.resident_feed import ResidentFeed
+from vitlab.objectives.contract import Metrics
+from vitlab.training.optimisers import set_rate
 from vitlab.training.passes import AdamW, TotalNorm, captured
 from vitlab.training.step import Stepper
 
@@ -61,17 +61,18 @@ class CapturedStepper(Stepper):
     def prepare(self) -> None:
         device = self.world.device
         self._stream, self._beside = torch.cuda.Stream(device, priority=-1), torch.cuda.Stream(device)
-        self._batch: tuple[Tensor, ...] = ()  # of the step `held`, in fixed places
+        self._batch: list[Tensor] = []  # of the step `held`, in fixed places
         self._held = -1
         self._step = torch.zeros((), dtype=torch.int64, device=device)
         self._made = torch.full((), self.count, dtype=torch.int64, device=device)
         self._in_a_row = torch.zeros((), dtype=torch.int64, device=device)
         self._skipped = torch.zeros((), dtype=torch.int64, device=device)
         self._bad = torch.zeros((), device=device)
-        self._scale = None if self.spec.clip is None else torch.ones((), device=device)
+        self._turn = self.turns[0]
+        self._scale = None if self._turn.spec.clip is None else torch.ones((), device=device)
         self._warm = 0
         self._total_norm = TotalNorm()
-        for optimiser in self.state.optimisers:
+        for optimiser in self._turn.optimizers:
             # As for torch's scaled gradients: fused optimisers leave out a step, and divide on the way.
             optimiser.found_inf = self._bad  # pyright: ignore[reportAttributeAccessIssue]
             optimiser.grad_scale = self._scale  # pyright: ignore[reportAttributeAccessIssue]
@@ -79,19 +80,19 @@ class CapturedStepper(Stepper):
                 optimiser.one_kernel = True
 
     def compile(self) -> None:
-        """Make the loss, and the counting around a step, a few kernels; there are dozens, of a few numbers each."""
+        """Make the counting around a step a few kernels; there are dozens, of a few numbers each."""
         options = compile_options(self.world.device)
-        self.state.objective.compile_own(options)
         self._judge, self._count = torch.compile(judge, options=options), torch.compile(count, options=options)
 
-    def __call__(self, step: int, rate: float) -> bool:
+    def __call__(self, step: int, factor: float) -> bool:
         if not hasattr(self, "_stream"):
             self.prepare()
         if self._held != step:
-            self._hold(self.feed.batch(step))
+            self._hold(self.feed.batch(step).tensors())
         self.feed.prepare(step + 1)
         self._held = step + 1
-        set_rate(self.state.optimisers, rate)
+        set_rate(self._turn.optimizers, self._turn.spec.rate * factor)
+        self.progress.fill_(step / self.total)
         self._step.fill_(step + 1)
         torch.cuda.manual_seed(torch_seed(self.seed, "dropout", step, self.world.rank))
         if self._graph is not None:
@@ -107,7 +108,7 @@ class CapturedStepper(Stepper):
             with torch.cuda.graph(graph, stream=self._stream):
                 self._body()
             self._graph = graph
-            captured(self._total_norm, *self.state.optimisers)
+            captured(self._total_norm, *self._turn.optimizers)
             graph.replay()
         return True
 
@@ -120,31 +121,33 @@ class CapturedStepper(Stepper):
                 average.catch_up()
             averaged = self._beside.record_event()
             following = self.feed.made()
-        for parameter in self.parameters:
+        for parameter in self._turn.parameters:
             parameter.grad = None  # the backward pass leaves its own, in the graph's memory
         before = [value.clone() for value in self.running]
         with self.autocast():
-            loss, metrics = self.state.objective.backward(self.module, Batch(*self._batch), 0)
+            loss, metrics = self._turn.module(self.feed.wrap(self._batch), self.progress, self._turn.name)
+            loss.backward()
         here.wait_event(averaged)  # of the weights that this step changes
-        self._update(loss, metrics, before)
+        self._update(loss.detach(), metrics, before)
         here.wait_stream(self._beside)
         self._hold(following)
 
-    def _hold(self, batch: tuple[Tensor, Tensor]) -> None:
+    def _hold(self, batch: list[Tensor]) -> None:
         """Put a batch where the graph looks for it."""
         if not self._batch:
-            self._batch = tuple(value.clone() for value in batch)
+            self._batch = [value.clone() for value in batch]
         for place, value in zip(self._batch, batch, strict=True):
             place.copy_(value)
 
     def _update(self, loss: Tensor, metrics: Metrics, before: list[Tensor]) -> None:
         """What follows the gradients; `before` are batch norm's statistics as they were."""
-        gradients: list[Tensor] = [p.grad for p in self.parameters if p.grad is not None]
+        gradients: list[Tensor] = [p.grad for p in self._turn.parameters if p.grad is not None]
         norm = self._total_norm(gradients)
-        good = self._judge(loss, norm, self._bad, self._scale, self.spec.clip)
+        good = self._judge(loss, norm, self._bad, self._scale, self._turn.spec.clip)
         self._put_back([torch.where(good, value, old) for value, old in zip(self.running, before, strict=True)])
-        for optimiser in self.state.optimisers:
+        for optimiser in self._turn.optimizers:
             optimiser.step()
+        self.state.objective.after_step(self.state.model, good)
         if self.state.average is not None:
             self.state.average.note(self._step, good)
         measured = {"loss": loss, "gradient norm": norm, **metrics}
@@ -168,19 +171,5 @@ class CapturedStepper(Stepper):
         progress.skipped_in_a_row = int(self._in_a_row.item())
         self._skipped.zero_()
         if progress.skipped_in_a_row:
-            self.last_batch = Batch(*self.feed.batch(self._held - 1))
+            self.last_batch = self.feed.batch(self._held - 1)
         return means
-
-
-def can_capture(stepper_arguments: dict[str, Any]) -> bool:
-    """Whether a run's parts allow the capture."""
-    state, feed, spec = stepper_arguments["state"], stepper_arguments["feed"], stepper_arguments["spec"]
-    lr = state.optimisers[0].param_groups[0]["lr"]
-    return (
-        isinstance(feed, ResidentFeed)
-        and isinstance(lr, Tensor)  # rates on the device: one process, one copy of the model
-        and stepper_arguments["accumulate"] == 1
-        and spec.name in ON_DEVICE
-        and spec.sam is None
-        and state.objective.capturable
-    )

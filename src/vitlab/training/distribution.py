@@ -2,8 +2,9 @@
 
 import atexit
 import contextlib
+import dataclasses
 import os
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Literal, TypeAlias
@@ -18,6 +19,7 @@ from torch.nn.parallel import DistributedDataParallel
 from vitlab.core.errors import ConfigError
 from vitlab.models.contract import Model
 from vitlab.training.experts import expert_layers, spread_experts
+from vitlab.training.learner import Learner
 
 How: TypeAlias = Literal["replicate", "shard", "experts"]
 
@@ -81,11 +83,13 @@ def resolve_spread(
     return "replicate", f"{reason}: each process holds all of them."
 
 
-def spread(model: Model, world: World, how: How, dtype: torch.dtype) -> nn.Module:
-    """The module to call: the model itself, its replicated wrapper, or itself with its layers sharded.
+def wrap(learner: Learner, world: World, how: How, dtype: torch.dtype) -> dict[str, nn.Module]:
+    """The module to call for each phase: the learner, also where its layers are sharded, or a replicated wrapper.
 
-    Spread experts stay out of the wrapper, which averages the gradients of all else.
+    A wrapper expects a gradient of all that requires one, so each phase has its own, over its own parameters. Spread
+    experts stay out of the wrappers, which average the gradients of all else.
     """
+    model = learner.model
     if how == "shard":
         if not dist.is_initialized():
             raise ConfigError("Sharding needs processes: start the run with torchrun, or with --spread replicate.")
@@ -94,14 +98,23 @@ def spread(model: Model, world: World, how: How, dtype: torch.dtype) -> nn.Modul
             for layer in layers:
                 if any(True for _ in layer.parameters()):
                     fully_shard(layer, mp_policy=policy)
-        fully_shard(model, mp_policy=policy)
-        return model
+        # targets and places keep their type: the learner casts the images
+        fully_shard(learner, mp_policy=dataclasses.replace(policy, cast_forward_inputs=False))
+        learner.cast_to = dtype
+        return dict.fromkeys(learner.phases, learner)
     if world.size == 1:
-        return model
+        return dict.fromkeys(learner.phases, learner)
     if how == "experts":
         own = spread_experts(model, init_device_mesh(world.device.type, (world.size,)))
-        DistributedDataParallel._set_params_and_buffers_to_ignore_for_model(model, own)
-    return DistributedDataParallel(model, device_ids=[world.device] if world.device.type == "cuda" else None)
+        ignored = [f"model.{name}" for name in own]
+        DistributedDataParallel._set_params_and_buffers_to_ignore_for_model(learner, ignored)
+    wrapped: dict[str, nn.Module] = {}
+    for phase in learner.phases:
+        learner.turn(phase)
+        wrapped[phase] = DistributedDataParallel(
+            learner, device_ids=[world.device] if world.device.type == "cuda" else None
+        )
+    return wrapped
 
 
 def without_sync(module: nn.Module, skip: bool) -> contextlib.AbstractContextManager[object]:
@@ -117,13 +130,6 @@ def mean_over(world: World, values: Tensor) -> Tensor:
         dist.all_reduce(values)
         values = values / world.size
     return values
-
-
-def share_first(world: World, values: Iterable[Tensor]) -> None:
-    """Give every process what the first has."""
-    if world.size > 1:
-        for value in values:
-            dist.broadcast(value, 0)
 
 
 def count_of(world: World, numbers: Collection[int], num: int) -> int:

@@ -173,10 +173,18 @@ def open_sinks(
 
 
 class ProgressView:
-    """A bar on a terminal, plain lines elsewhere: rate, loss, accuracy, time left."""
+    """A bar on a terminal, plain lines elsewhere: rate, loss, what the task has words for, time left."""
 
-    def __init__(self, total: int, start: int, *, shown: bool = True, every: float = 10.0) -> None:
-        self.total, self.shown, self.every = total, shown, every
+    def __init__(
+        self,
+        total: int,
+        start: int,
+        *,
+        shown: bool = True,
+        every: float = 10.0,
+        words: Callable[[Mapping[str, float]], str] = lambda _: "",
+    ) -> None:
+        self.total, self.shown, self.every, self.words = total, shown, every, words
         self._last_line = -math.inf
         self._bar = None
         if shown and sys.stderr.isatty():
@@ -189,7 +197,7 @@ class ProgressView:
             self._bar.start()
 
     def update(self, step: int, values: Mapping[str, float]) -> None:
-        words = _words(values)
+        words = "  ".join(part for part in (*_words(values), self.words(values)) if part)
         if self._bar is not None:
             self._bar.update(self._task, completed=step, description=words)
         elif self.shown and (time.monotonic() - self._last_line >= self.every or step == self.total):
@@ -211,13 +219,9 @@ class ProgressView:
             self._bar.stop()
 
 
-def _words(values: Mapping[str, float]) -> str:
-    parts: Sequence[tuple[str, str]] = (
-        ("images a second", "{:,.0f} images/s"),
-        ("loss", "loss {:.3f}"),
-        ("accuracy", "accuracy {:.1%}"),
-    )
-    return "  ".join(form.format(values[name]) for name, form in parts if name in values)
+def _words(values: Mapping[str, float]) -> list[str]:
+    parts: Sequence[tuple[str, str]] = (("images a second", "{:,.0f} images/s"), ("loss", "loss {:.3f}"))
+    return [form.format(values[name]) for name, form in parts if name in values]
 
 
 def _clock(seconds: float) -> str:

@@ -1,14 +1,21 @@
 """The complete, typed configuration of a run; named ones are in vitlab.recipes."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Any, Literal, Protocol, TypeVar
 
-from vitlab.core.config import check_fields
+from vitlab.core.config import Choice, check_fields, from_dict, to_dict
 from vitlab.core.errors import ConfigError
+from vitlab.core.registry import Registry, is_permitted
 from vitlab.data.augmentation import Augmentation
+from vitlab.objectives import OBJECTIVES
+from vitlab.objectives.cross_entropy import Loss
+from vitlab.tasks import TASKS
 from vitlab.training.durations import parse
 from vitlab.training.optimisers import Optimiser
 from vitlab.training.schedules import Schedule
+
+GIVEN = "given:"  # begins the name of a model or an objective that the caller handed over as an object
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -57,34 +64,6 @@ class DataChoice:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Loss:
-    """Cross-entropy over classes that exclude each other (softmax) or do not (sigmoid)."""
-
-    kind: Literal["auto", "softmax", "sigmoid"] = "auto"  # auto: the sigmoid where images have several labels
-    class_mean: bool = False  # the sigmoid's mean over classes, as timm and DeiT III have it, instead of the sum
-    whole: bool = False  # the sigmoid's targets are 1 for both classes of a mixed image, as DeiT III has it
-    label_smoothing: float = 0.0  # the share of each target that goes to all classes evenly
-    class_weights: bool = False  # weigh classes by the inverse of their counts
-    head_bias: float = 0.0  # where the head's bias starts; -10 with the sigmoid in the official code
-
-    def __post_init__(self) -> None:
-        check_fields(self, "loss.")
-
-
-@dataclass(frozen=True, kw_only=True)
-class Teacher:
-    """A trained model to learn from besides the labels, as DeiT does (arXiv 2012.12877)."""
-
-    source: str | None = None  # whatever `load` takes; None: no teacher
-    kind: Literal["hard", "soft"] = "hard"  # its most probable class, or its probabilities
-    alpha: float = 0.5  # the teacher's share of the loss
-    tau: float = 3.0  # soft: the temperature
-
-    def __post_init__(self) -> None:
-        check_fields(self, "teacher.")
-
-
-@dataclass(frozen=True, kw_only=True)
 class Recipe:
     """Everything that decides what a run computes, and how often it reports.
 
@@ -95,8 +74,11 @@ class Recipe:
     model: ModelChoice = field(default_factory=ModelChoice)
     data: DataChoice = field(default_factory=DataChoice)
     augmentation: Augmentation = field(default_factory=Augmentation)
+    task: Choice = field(default_factory=lambda: Choice("classification"))
+    """What the model is for, with the task's own options."""
+    objective: Choice = field(default_factory=lambda: Choice("supervised"))
+    """What a step minimises, with the objective's own options."""
     loss: Loss = field(default_factory=Loss)
-    teacher: Teacher = field(default_factory=Teacher)
     optimiser: Optimiser = field(default_factory=Optimiser)
     schedule: Schedule = field(default_factory=Schedule)
     batch_size: int = 128  # images an optimiser step, over all processes
@@ -123,7 +105,51 @@ class Recipe:
                 raise ConfigError(f"{name} must be at least 1, not {value}.")
         if not 0 <= self.seed < 2**64:
             raise ConfigError(f"seed must be a whole number from 0 to 2^64 - 1, not {self.seed}.")
+        for name, registry in (("task", TASKS), ("objective", OBJECTIVES)):
+            if isinstance(choice := getattr(self, name), Choice):
+                object.__setattr__(self, name, complete(registry, choice, where=name))
         for duration in (self.evaluate_every, self.checkpoint_every, self.log_every):
             parse(duration)
         if self.data.balanced and self.loss.class_weights:
             raise ConfigError("data.balanced and loss.class_weights both even out the classes: choose one of them.")
+
+    def names(self) -> dict[str, str]:
+        """What may be code in a file (mine.py:NAME), by what it is: whoever gives a recipe gives these."""
+        found = {"task": self.task.name, "objective": self.objective.name}
+        return {**found, "model": self.model.source, "data set": self.data.source}
+
+
+class Kind(Protocol):
+    """What a registry of choices holds."""
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def options(self) -> type[Any]: ...
+
+
+K = TypeVar("K", bound=Kind)
+
+
+def chosen(registry: Registry[K], choice: Choice, *, where: str) -> tuple[K, Any]:
+    """What a choice names, and its options as their own type."""
+    kind = registry.find(choice.name)
+    return kind, from_dict(kind.options, choice.options, where=where)
+
+
+def complete(registry: Registry[Any], choice: Choice, *, where: str) -> Choice:
+    """The choice with all of its options, checked; one in a file is left alone until the caller gives its name."""
+    if not is_permitted(choice.name) or choice.name.startswith(GIVEN):
+        return choice
+    return Choice(choice.name, to_dict(chosen(registry, choice, where=where)[1]))
+
+
+def read_recipe(data: Mapping[str, Any], *, where: str) -> Recipe:
+    """A recipe from JSON, also as an earlier version wrote it."""
+    fields = dict(data)
+    teacher = fields.pop("teacher", None)
+    if isinstance(teacher, Mapping) and teacher.get("source") is not None:
+        options = {"teacher" if name == "source" else name: value for name, value in teacher.items()}
+        fields["objective"] = {"name": "distillation", **options}
+    return from_dict(Recipe, fields, where=where)

@@ -1,15 +1,15 @@
-"""The state of a run, one object: everything that a resumed run needs to go on as if nothing had happened."""
+"""The state of a run, one object: everything that a resumed run needs to continue as if nothing had happened."""
 
 from dataclasses import dataclass, field
 from typing import Any
 
 import torch
-from torch import nn
 from torch.distributed.checkpoint.state_dict import get_state_dict, set_state_dict
 
 from vitlab.models.contract import Model
 from vitlab.objectives.contract import Objective
 from vitlab.training.average import Average
+from vitlab.training.learner import Learner
 
 
 @dataclass
@@ -39,41 +39,45 @@ class Progress:
 
 @dataclass
 class State:
-    """Model, objective, optimisers, averaged weights and counters."""
+    """The learner, its optimizers by phase, averaged weights and counters."""
 
-    model: Model
-    objective: Objective
-    optimisers: list[torch.optim.Optimizer]
-    average: Average | None
+    learner: Learner
+    optimizers: dict[str, list[torch.optim.Optimizer]]
+    average: Average | None = None
     progress: Progress = field(default_factory=Progress)
+
+    @property
+    def model(self) -> Model:
+        return self.learner.model
+
+    @property
+    def objective(self) -> Objective:
+        return self.learner.objective
+
+    @property
+    def all_optimizers(self) -> list[torch.optim.Optimizer]:
+        return [optimizer for own in self.optimizers.values() for optimizer in own]
 
     def tensors(self) -> dict[str, Any]:
         """The tensors under full names, the same however many processes hold them."""
-        modules = _Both(self.model, self.objective)
-        model, optimiser = get_state_dict(modules, self.optimisers)
+        self.learner.turn(None)  # torch leaves out the optimizer's state of what has no gradients just now
+        weights, optimizer = get_state_dict(self.learner, self.all_optimizers)
         average = self.average
         averaged = {} if average is None else dict(zip(average.names, average.all_values, strict=True))
-        return {"model": model, "optimiser": optimiser, "average": averaged}
+        return {"model": weights, "optimiser": optimizer, "average": averaged}
 
     def restore(self, tensors: dict[str, Any]) -> None:
         """Take over what `tensors` gave, after it has been read back in place."""
-        modules = _Both(self.model, self.objective)
-        groups = [group for optimiser in self.optimisers for group in optimiser.param_groups]
+        optimizers = self.all_optimizers
+        self.learner.turn(None)
+        groups = [group for optimizer in optimizers for group in optimizer.param_groups]
         settings = [{name: value for name, value in group.items() if name != "params"} for group in groups]
         set_state_dict(
-            modules, self.optimisers, model_state_dict=tensors["model"], optim_state_dict=tensors["optimiser"]
+            self.learner, optimizers, model_state_dict=tensors["model"], optim_state_dict=tensors["optimiser"]
         )
-        groups = [group for optimiser in self.optimisers for group in optimiser.param_groups]
+        groups = [group for optimizer in optimizers for group in optimizer.param_groups]
         for group, setting in zip(groups, settings, strict=True):
             group.update(setting)  # this run's own: which kernels there are depends on the device and the processes
         if self.average is not None:
             for name, value in zip(self.average.names, self.average.all_values, strict=True):
                 value.copy_(tensors["average"][name])
-
-
-class _Both(nn.Module):
-    """Model and objective under one roof, so that one optimiser over both has names for all its parameters."""
-
-    def __init__(self, model: nn.Module, objective: nn.Module) -> None:
-        super().__init__()
-        self.model, self.objective = model, objective

@@ -1,16 +1,17 @@
-"""One optimiser step: gradients, clipping, the finite check, the update, the averaged weights."""
+"""One step: gradients, clipping, the finite check and the update for each phase, then the averaged weights."""
 
 import contextlib
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Protocol, TypeAlias
 
 import torch
 from torch import Tensor, nn
 
 from vitlab.core.random import torch_seed
-from vitlab.objectives.contract import Batch, Metrics
+from vitlab.data.batch import Batch
+from vitlab.objectives.contract import Metrics
 from vitlab.training.average import running
-from vitlab.training.distribution import World, any_of, mean_over, without_sync
+from vitlab.training.distribution import World, any_of, without_sync
 from vitlab.training.mixed import clip_by, total_norm
 from vitlab.training.optimisers import Optimiser, Perturbation, set_rate
 from vitlab.training.state import State
@@ -19,11 +20,25 @@ Autocast: TypeAlias = Callable[[], contextlib.AbstractContextManager[object]]
 
 
 class Feed(Protocol):
-    """Training batches by step: normalised images on the device, and a soft target for each."""
+    """Training batches by step, on the device."""
 
-    def batch(self, step: int) -> tuple[Tensor, Tensor]: ...
+    def batch(self, step: int) -> Batch: ...
+
+    @property
+    def damaged(self) -> Mapping[int, str]: ...
 
     def close(self) -> None: ...
+
+
+class Turn:
+    """A phase of a step: the module to call for its loss, its parameters, and how they are changed."""
+
+    def __init__(self, name: str, module: nn.Module, optimizers: list[torch.optim.Optimizer], spec: Optimiser) -> None:
+        self.name, self.module, self.optimizers, self.spec = name, module, optimizers, spec
+        self.parameters: list[nn.Parameter] = [
+            p for optimizer in optimizers for group in optimizer.param_groups for p in group["params"]
+        ]
+        self.perturbation = Perturbation(self.parameters, spec.sam) if spec.sam else None
 
 
 class Stepper:
@@ -32,74 +47,86 @@ class Stepper:
     def __init__(
         self,
         state: State,
-        module: nn.Module,
+        turns: list[Turn],
         feed: Feed,
-        spec: Optimiser,
         *,
+        total: int,
         accumulate: int,
         seed: int,
         world: World,
         autocast: Autocast = contextlib.nullcontext,
     ) -> None:
-        self.state, self.module, self.feed, self.spec, self.world = state, module, feed, spec, world
+        self.state, self.turns, self.feed, self.total, self.world = state, turns, feed, total, world
         self.accumulate, self.seed, self.autocast = accumulate, seed, autocast
-        self.parameters = [p for o in state.optimisers for group in o.param_groups for p in group["params"]]
+        self.progress = torch.zeros((), device=world.device)
         self.running = list(running(state.model).values())
-        self.perturbation = Perturbation(self.parameters, spec.sam) if spec.sam else None
         kept = state.progress
         self.sums = {name: torch.tensor(value, device=world.device) for name, value in kept.sums.items()}
         self.count = kept.summed
         self.last_batch: Batch | None = None
 
-    def gradients(self, batch: Batch, step: int) -> tuple[Tensor, Metrics]:
+    def gradients(self, turn: Turn, batch: Batch) -> tuple[Tensor, Metrics]:
         """The gradients of the mean loss over the batch, in parts; loss and metrics are means over its images."""
-        for parameter in self.parameters:
+        for parameter in turn.parameters:
             parameter.grad = None
         totals: dict[str, Tensor] = {}
-        parts = batch.parts(self.accumulate)
+        parts = batch.parts(self.accumulate) if self.accumulate > 1 else [batch]
         for i, part in enumerate(parts):
-            share = len(part.images) / len(batch.images)
-            with without_sync(self.module, i < len(parts) - 1), self.autocast():
-                loss, metrics = self.state.objective.backward(self.module, part, step, scale=share)
-            for name, value in {"loss": loss, **metrics}.items():
+            share = len(part) / len(batch)
+            with without_sync(turn.module, i < len(parts) - 1), self.autocast():
+                loss, metrics = turn.module(part, self.progress, turn.name)
+                (loss * share).backward()
+            for name, value in {"loss": loss.detach(), **metrics}.items():
                 totals[name] = totals[name] + value * share if name in totals else value * share
-        for parameter in self.state.objective.parameters():  # which are in no wrapper that would do it
-            if parameter.grad is not None:
-                parameter.grad = mean_over(self.world, parameter.grad)
         return totals.pop("loss"), totals
 
-    def __call__(self, step: int, rate: float) -> bool:
-        """Make the step; False where it was skipped because loss or gradients were not finite."""
-        batch = self.last_batch = Batch(*self.feed.batch(step))
-        set_rate(self.state.optimisers, rate)
-        torch.manual_seed(torch_seed(self.seed, "dropout", step, self.world.rank))
-        before = [value.clone() for value in self.running]
-        loss, metrics = self.gradients(batch, step)
-        if self.perturbation is not None and self._finite(loss, self._norm()):
-            self.perturbation.uphill()
-            torch.manual_seed(torch_seed(self.seed, "dropout", step, self.world.rank))
-            counted = [value.clone() for value in self.running]
-            self.gradients(batch, step)
-            self.perturbation.back()
-            self._put_back(counted)  # the batch was counted by the first pass
-        norm = self._norm()
-        if not self._finite(loss, norm):
-            self._put_back(before)
-            self.state.progress.skipped += 1
-            self.state.progress.skipped_in_a_row += 1
-            return False
+    def __call__(self, step: int, factor: float) -> bool:
+        """Make the step, with lrs times a factor; False where it was skipped: loss or gradients were not finite."""
+        batch = self.last_batch = self.feed.batch(step)
+        self.progress.fill_(step / self.total)
+        measured: dict[str, Tensor] = {}
+        for turn in self.turns:
+            found = self._take(turn, batch, step, factor)
+            if found is None:
+                self.state.progress.skipped += 1
+                self.state.progress.skipped_in_a_row += 1
+                return False
+            measured |= found
         self.state.progress.skipped_in_a_row = 0
-        if self.spec.clip is not None:
-            clip_by(self.parameters, self.spec.clip, norm)
-        for optimiser in self.state.optimisers:
-            optimiser.step()
-        self.state.objective.after_step(self.state.model, step)
+        self.state.objective.after_step(self.state.model, torch.ones((), dtype=torch.bool, device=self.world.device))
         if self.state.average is not None:
             self.state.average.update(step + 1)
-        for name, value in {"loss": loss, "gradient norm": norm, **metrics}.items():
+        for name, value in measured.items():
             self.sums[name] = self.sums[name] + value if name in self.sums else value.clone()
         self.count += 1
         return True
+
+    def _take(self, turn: Turn, batch: Batch, step: int, factor: float) -> Metrics | None:
+        """A phase's update, and what to log of it; None where loss or gradients were not finite."""
+        self.state.learner.turn(turn.name)
+        first = turn is self.turns[0]
+        seed = torch_seed(self.seed, "dropout", step, self.world.rank, *([] if first else [turn.name]))
+        set_rate(turn.optimizers, turn.spec.rate * factor)
+        torch.manual_seed(seed)
+        before = [value.clone() for value in self.running]
+        loss, metrics = self.gradients(turn, batch)
+        if turn.perturbation is not None and self._finite(loss, total_norm(turn.parameters)):
+            turn.perturbation.uphill()
+            torch.manual_seed(seed)
+            counted = [value.clone() for value in self.running]
+            self.gradients(turn, batch)
+            turn.perturbation.back()
+            self._put_back(counted)  # the batch was counted by the first pass
+        norm = total_norm(turn.parameters)
+        if not self._finite(loss, norm):
+            self._put_back(before)
+            return None
+        if turn.spec.clip is not None:
+            clip_by(turn.parameters, turn.spec.clip, norm)
+        for optimizer in turn.optimizers:
+            optimizer.step()
+        found = {"loss": loss, "gradient norm": norm, **metrics}
+        return found if first else {f"{turn.name} {name}": value for name, value in found.items()}
 
     def keep(self) -> None:
         """Put what was summed since the last reading where a checkpoint finds it."""
@@ -116,9 +143,6 @@ class Stepper:
         """Batch norm's statistics as they were: a pass that is not finite would spoil them for good."""
         for value, old in zip(self.running, statistics, strict=True):
             value.copy_(old)
-
-    def _norm(self) -> Tensor:
-        return total_norm(self.parameters)
 
     def _finite(self, loss: Tensor, norm: Tensor) -> bool:
         return not any_of(self.world, not bool((torch.isfinite(loss) & torch.isfinite(norm)).item()))

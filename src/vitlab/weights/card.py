@@ -21,18 +21,6 @@ from vitlab.models.create import empty_model, family_name, family_of
 NAME = "README.md"
 MARK = "<!-- Written by vitlab, and written again with the model. Remove this line to keep a text of your own. -->"
 CLASSES_SHOWN = 20
-FAMILIES = {
-    "vit": "Vision Transformer",
-    "hybrid": "Vision Transformer over a ResNet's feature map",
-    "bit": "ResNet of Big Transfer (BiT)",
-    "cvt": "Convolutional vision Transformer (CvT)",
-    "coatnet": "CoAtNet",
-    "vmoe": "Vision Transformer with a mixture of experts (V-MoE)",
-    "axial": "Vision Transformer with axial attention",
-    "sasa": "ResNet of stand-alone self-attention",
-    "non-local": "ResNet with non-local blocks",
-    "timm": "model of timm's",
-}
 
 
 @dataclass(frozen=True)
@@ -144,6 +132,7 @@ def _escape(c: str) -> str:
 
 def _head(model: Model, name: str, run: RunFacts | None, license: str | None) -> list[str]:
     task = "image-classification" if model.config.num_classes else "image-feature-extraction"
+    task = "image-segmentation" if model.is_dense else task
     lines = [
         "---",
         "library_name: vitlab",
@@ -172,11 +161,12 @@ def _section(title: str, lines: Sequence[str]) -> list[str]:
 
 def _what(model: Model) -> list[str]:
     height, width = model.config.image_size
-    classes, family = model.config.num_classes, FAMILIES.get(family_name(model.config), family_name(model.config))
+    classes, family = model.config.num_classes, family_of(family_name(model.config)).summary
     does = "turns pictures into feature vectors"
     if classes:
         kinds = f"{classes:,} classes"
         does = f"says which of {kinds} are in a picture" if model.multi_label else f"tells {kinds} of pictures apart"
+        does = f"says which of {kinds} each pixel of a picture shows" if model.is_dense else does
     return [
         (
             f"A {family} with {count_parameters(model):,} parameters that {does}, at {height} x {width} px. It is a"

@@ -53,6 +53,7 @@ class Contents:
     assumed: list[str] = field(default_factory=list)
     tensors: TensorFile | None = None  # what the rules name, where it is not the file as it is: layers unstacked, say
     multi_label: bool = False
+    task: str = "classification"
 
 
 class Format(ABC):

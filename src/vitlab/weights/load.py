@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from vitlab.core.config import check_names
-from vitlab.core.errors import CheckpointError, near_matches, unknown_name
+from vitlab.core.errors import CannotHoldError, CheckpointError, near_matches, unknown_name
 from vitlab.core.preprocess import Preprocess
 from vitlab.models.contract import Model
 from vitlab.models.create import as_size, change, empty_model
@@ -23,7 +23,7 @@ from vitlab.weights import hub, surgery
 from vitlab.weights.format import Contents, Format, FormatOf, Location
 from vitlab.weights.imagenet import imagenet_labels
 from vitlab.weights.mapping import LoadReport, Rule, check_finite, check_shape
-from vitlab.weights.native import Native, is_own
+from vitlab.weights.native import Native, is_own, with_family
 from vitlab.weights.published import PUBLISHED
 from vitlab.weights.tensors import open_folder, open_tensors, read_json
 from vitlab.weights.timm_pretrained import load_timm, resized
@@ -62,18 +62,20 @@ def load(
     *,
     num_classes: int | None = None,
     image_size: int | tuple[int, int] | None = None,
+    family: str | None = None,
     **config: Any,
 ) -> Model:
     """A model with weights from any source that DESIGN calls one; keywords change fields of its configuration.
 
     Head and positions adapt to `num_classes` and `image_size`. What was adapted, assumed or not used is in
-    `model.load_report` and logged as warnings.
+    `model.load_report` and logged as warnings. A model whose family is code in a file needs `family`, "mine.py:NAME":
+    what a saved model names is not run.
     """
     changes = dict(config) if image_size is None else {"image_size": as_size(image_size), **config}
     if str(source).startswith(TIMM_PREFIX):
         classes = {} if num_classes is None else {"num_classes": num_classes}
         return _reported(load_timm(str(source), classes | changes), str(source))
-    location = locate(source)
+    location = locate(source) if family is None else with_family(locate(source), family)
     contents = _read(location, changes)
     if num_classes is not None:
         changes = surgery.transfer_config(contents.config, num_classes) | changes
@@ -92,6 +94,7 @@ def load(
         model = empty_model(new, preprocess)
         _fill(model, location, contents, report)
     model.labels = _labels(contents, new, location, report)
+    model.task = contents.task
     model.multi_label = contents.multi_label and not surgery.replaces_head(contents.config, new)
     model.load_report = report
     return _reported(model, location.where)
@@ -109,6 +112,8 @@ def save(model: Model, path: str | Path, format: str = "vitlab") -> None:
         raise unknown_name("checkpoint format", format, formats(), f" The formats are {', '.join(formats())}.")
     if model.multi_label and format not in ("vitlab", "hf"):
         logger.warning("The %s format cannot say that images may have several labels: its readers take one.", format)
+    if model.is_dense and format != "vitlab":
+        raise CannotHoldError(f"The {format} format has no place for a head on patches: save it in vitlab's own.")
     formats()[format].write(model, Path(path))
 
 
@@ -182,8 +187,7 @@ def _fill(model: Model, location: Location, contents: Contents, report: LoadRepo
             rules[rule.ours] = rule
             explained.update(rule.theirs)
     if new_head:
-        what = f"a fresh one for {new.num_classes}" if new.num_classes else "none"
-        report.adapted.append(f"Head for {old.num_classes} classes replaced by {what}.")
+        report.adapted.append(surgery.new_head(old, new))
     report.unused.extend(name for name in tensors.shapes if name not in explained)
 
     fresh = [name for name in wanted if name not in rules]

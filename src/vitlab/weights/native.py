@@ -1,5 +1,7 @@
 """vitlab's own format: a folder with config.json, model.safetensors, preprocess.json, labels.json and a card."""
 
+import contextlib
+import dataclasses
 import json
 from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
@@ -9,9 +11,11 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from vitlab.core.config import from_dict, to_dict
-from vitlab.core.errors import CheckpointError, Error
+from vitlab.core.errors import CheckpointError, ConfigError, Error, MissingDependencyError
 from vitlab.core.files import atomic_folder
 from vitlab.core.preprocess import Preprocess
+from vitlab.core.registry import is_in_a_file, permit
+from vitlab.models import FAMILIES
 from vitlab.models.contract import Model
 from vitlab.models.create import empty_model, family_name, family_of
 from vitlab.weights import card
@@ -21,7 +25,6 @@ from vitlab.weights.tensors import PICKLES, read_json
 
 VERSION = 1
 FILES = ("config.json", "model.safetensors", "preprocess.json", "labels.json", card.NAME)
-FIRST = ("projection.weight", "units.0.conv1.weight", "embeddings.0.conv.weight", "stem.conv1.weight")
 
 
 @final
@@ -45,7 +48,11 @@ class Native(Format):
                 raise CheckpointError(f"{labels_file}: 'labels' must be a list of texts.")
             labels = tuple(names)
         names = empty_model(config).state_dict()
-        return Contents(config, [same(name, name) for name in names], preprocess, labels, multi_label=several)
+        task = location.settings.get("task", "classification")
+        if not isinstance(task, str):
+            raise CheckpointError(f"{location.folder / 'config.json'}: 'task' must be a text.")
+        rules = [same(name, name) for name in names]
+        return Contents(config, rules, preprocess, labels, multi_label=several, task=task)
 
     def write(self, model: Model, path: Path) -> None:
         check_replaceable(path, FILES, lambda settings: settings.get("format") == "vitlab")
@@ -62,7 +69,8 @@ class Native(Format):
 def config_settings(model: Model) -> dict[str, Any]:
     """What config.json says of a model."""
     family, config = family_name(model.config), to_dict(model.config)
-    return {"format": "vitlab", "version": VERSION, "family": family, "config": config}
+    task = {} if model.task == "classification" else {"task": model.task}
+    return {"format": "vitlab", "version": VERSION, "family": family, "config": config, **task}
 
 
 def read_config(settings: Mapping[str, Any], where: Path) -> Any:
@@ -76,9 +84,23 @@ def read_config(settings: Mapping[str, Any], where: Path) -> Any:
     return from_dict(family_of(settings["family"]).config, settings["config"], where=str(where))
 
 
+def with_family(location: Location, family: str) -> Location:
+    """A native folder whose family is code in a file, with the file that the caller gave for it."""
+    stored = None if location.settings is None else location.settings.get("family")
+    if not isinstance(stored, str) or not is_in_a_file(stored):
+        raise ConfigError(f"{location.where}: family='{family}' is for models whose family is in a file: leave it out.")
+    permit(family)
+    return dataclasses.replace(location, settings={**(location.settings or {}), "family": family})
+
+
 def is_own(names: Collection[str]) -> bool:
-    """Whether tensors are named as our families name theirs: the first layer, and those of the first block."""
-    return any(first in names for first in FIRST) and any(name.startswith(("blocks.0.", "units.0.")) for name in names)
+    """Whether tensors are named as one of our families names those of its example, most of them at least."""
+    for family in FAMILIES:
+        with contextlib.suppress(MissingDependencyError):
+            own = empty_model(from_dict(family.config, family.example, where=family.name)).state_dict()
+            if sum(name in names for name in own) > len(own) / 2:
+                return True
+    return False
 
 
 def _stored(model: Model) -> dict[str, Tensor]:

@@ -15,8 +15,18 @@ from vitlab.models.vit import ViTConfig
 
 
 def replaces_head(old: Any, new: Any) -> bool:
-    """Whether the classifier is another one, to start from fresh weights."""
-    return old.num_classes != new.num_classes
+    """Whether the head is another one, to start from fresh weights."""
+    return old.num_classes != new.num_classes or _head(old) != _head(new)
+
+
+def new_head(old: Any, new: Any) -> str:
+    """What `replaces_head` does, in a sentence."""
+    what = f"a fresh {'dense ' if _head(new) == 'patches' else ''}one for {new.num_classes}"
+    return f"Head for {old.num_classes} classes replaced by {what if new.num_classes else 'none'}."
+
+
+def _head(config: Any) -> str:
+    return getattr(config, "head", "pooled")  # a family from outside may have no choice
 
 
 def adapt(name: str, value: Tensor, old: Any, new: Any) -> Tensor:

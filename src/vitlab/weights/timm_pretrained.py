@@ -11,6 +11,7 @@ from vitlab.models.timm_build import TimmConfig, first_line
 from vitlab.models.zoo_timm import timm_row
 from vitlab.weights.imagenet import imagenet_labels
 from vitlab.weights.mapping import LoadReport
+from vitlab.weights.surgery import new_head, replaces_head
 
 IMAGENET = 1000  # classes
 
@@ -29,9 +30,8 @@ def load_timm(source: str, changes: Mapping[str, Any]) -> TimmModel:
             f" ones use vitlab.create('{source}')."
         ) from error
     report = LoadReport()
-    if config.num_classes != published.num_classes:
-        what = f"a fresh one for {config.num_classes}" if config.num_classes else "none"
-        report.adapted.append(f"Head for {published.num_classes} classes replaced by {what}.")
+    if replaces_head(published, config):
+        report.adapted.append(new_head(published, config))
     elif config.num_classes == IMAGENET:
         model.labels = imagenet_labels()
     if config.image_size != published.image_size:

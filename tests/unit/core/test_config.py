@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from vitlab.core.config import check_fields, from_dict, replace, to_dict
+from vitlab.core.config import Choice, check_fields, from_dict, replace, to_dict
 from vitlab.core.errors import ConfigError, Error
 from vitlab.core.preprocess import Preprocess
 from vitlab.models.vit import ViTConfig
@@ -132,3 +132,39 @@ def test_a_number_too_large_for_a_float_is_refused() -> None:
 def test_replace_refuses_what_from_dict_refuses() -> None:
     with pytest.raises(ConfigError, match="Did you mean size"):
         replace(Outer((1, 2)), {"sise": [1, 2]}, where="here")
+
+
+@dataclass(frozen=True)
+class Choosing:
+    chosen: Choice
+
+
+@pytest.mark.parametrize(
+    ("choice", "plain"),
+    [
+        (Choice("plain"), {"name": "plain"}),
+        (Choice("masked", {"ratio": 0.75, "sizes": [8, 16]}), {"name": "masked", "ratio": 0.75, "sizes": [8, 16]}),
+        (Choice("mine.py:ONE", {"inner": {"rate": 1}}), {"name": "mine.py:ONE", "inner": {"rate": 1}}),
+    ],
+)
+def test_a_choice_is_flat_in_json(choice: Choice, plain: dict[str, Any]) -> None:
+    assert to_dict(Choosing(choice)) == {"chosen": plain}
+    assert from_dict(Choosing, json.loads(json.dumps({"chosen": plain})), where="here") == Choosing(choice)
+
+
+def test_a_choices_options_become_plain_values() -> None:
+    assert to_dict(Choosing(Choice("x", {"inner": Inner(2.0), "many": (1, 2)})))["chosen"] == {
+        "name": "x",
+        "inner": {"rate": 2.0, "name": None},
+        "many": [1, 2],
+    }
+
+
+def test_a_choice_may_be_its_name_alone() -> None:
+    assert from_dict(Choosing, {"chosen": "masked"}, where="here").chosen == Choice("masked")
+
+
+@pytest.mark.parametrize("wrong", [{}, {"ratio": 1}, {"name": 3}, 5, None, ["masked"]])
+def test_what_names_nothing_is_no_choice(wrong: Any) -> None:
+    with pytest.raises(ConfigError, match=r"^here: chosen must be Choice, not "):
+        from_dict(Choosing, {"chosen": wrong}, where="here")

@@ -9,6 +9,7 @@ import subprocess
 import sys
 import textwrap
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -23,10 +24,11 @@ from vitlab.core.random import key
 from vitlab.data.augmentation import Augmentation, augment, crop_box
 from vitlab.data.contract import Split, Subset
 from vitlab.data.feed import Damage
-from vitlab.data.loader import Batch, EvaluationBatch, Loader, evaluation_batches
+from vitlab.data.loader import EvaluationBatch, Loaded, Loader, evaluation_batches
 from vitlab.data.order import Order
 from vitlab.data.sources.files import Files
 from vitlab.data.sources.pixels import Pixels
+from vitlab.data.streams import StreamPlan, View
 from vitlab.data.workers import Damaged
 
 NUM, SIZE = 22, (24, 32)
@@ -45,7 +47,7 @@ def write_photos(folder: Path, num: int) -> list[str]:
 
 
 def split_of(folder: Path, names: list[str]) -> Split:
-    return Split(Files(folder, names, [1] * len(names)), np.arange(len(names)) * 10)
+    return Split.labelled(Files(folder, names, [1] * len(names)), np.arange(len(names)) * 10)
 
 
 @pytest.fixture(scope="module")
@@ -65,16 +67,16 @@ def some_damaged(tmp_path: Path) -> Split:
 
 
 def load(split: Split, num_workers: int = 0, **options: Any) -> Loader:
-    settings: dict[str, Any] = {"size": SIZE, "augmentation": STRONG, "batch_size": 8, "seed": 3}
-    settings |= options
-    return Loader(split, order=Order(3, len(split)), num_workers=num_workers, **settings)
+    view = View(options.pop("augmentation", STRONG), SIZE)
+    plan = StreamPlan("train", split, Order(3, len(split)), options.pop("batch_size", 8), (view,))
+    return Loader(plan, num_workers=num_workers, seed=3, **options)
 
 
-def kept(batch: Batch) -> Batch:
-    return batch._replace(images=batch.images.clone())
+def kept(batch: Loaded) -> Loaded:
+    return batch._replace(views=tuple(view.clone() for view in batch.views))
 
 
-def batches(num: int, split: Split, num_workers: int = 0, **options: Any) -> list[Batch]:
+def batches(num: int, split: Split, num_workers: int = 0, **options: Any) -> list[Loaded]:
     with load(split, num_workers, **options) as loader:
         return [kept(batch) for batch in itertools.islice(loader, num)]
 
@@ -95,11 +97,18 @@ def test_the_number_of_workers_changes_nothing(num_workers: int, photos: Split) 
     assert_same(batches(5, photos, num_workers, batch_size=10), batches(5, photos, 0, batch_size=10))
 
 
+def joined(parts: Sequence[Loaded]) -> Loaded:
+    views = tuple(torch.cat(views) for views in zip(*(part.views for part in parts), strict=True))
+    targets = {name: torch.cat([part.targets[name] for part in parts]) for name in parts[0].targets}
+    indices, places = torch.cat([part.indices for part in parts]), torch.cat([part.places for part in parts])
+    return Loaded(views, targets, indices, places)
+
+
 @pytest.mark.parametrize("num_workers", [0, 2])
 def test_ranks_share_the_batches_of_one_process(num_workers: int, photos: Split) -> None:
     alone = batches(4, photos)
     ranks = [batches(4, photos, num_workers, rank=rank, world=2) for rank in range(2)]
-    together = [Batch(*map(torch.cat, zip(*parts, strict=True))) for parts in zip(*ranks, strict=True)]
+    together = [joined(parts) for parts in zip(*ranks, strict=True)]
     assert_same(together, alone)
 
 
@@ -111,9 +120,9 @@ def test_batches_are_what_they_say(photos: Split) -> None:
     """Against Pillow's decoding and resizing of the box that was drawn; every image once an epoch."""
     plain = Augmentation(crop_area=(0.3, 1.0), flip=0.5)
     seen: list[int] = []
-    for images, labels, indices, places in batches(NUM // 2, photos, augmentation=plain, batch_size=2):
+    for (images,), targets, indices, places in batches(NUM // 2, photos, augmentation=plain, batch_size=2):
         assert images.dtype == torch.uint8
-        torch.testing.assert_close(labels, indices * 10)
+        torch.testing.assert_close(targets["label"], indices * 10)
         seen += indices.tolist()
         for image, index, place in zip(images, indices, places, strict=True):
             picture = Image.open(photos.images.where(int(index))).convert("RGB")
@@ -131,22 +140,23 @@ def test_batches_are_what_they_say(photos: Split) -> None:
 
 def test_without_augmentation_whole_pictures_are_resized() -> None:
     values = np.random.default_rng(0).integers(0, 256, (6, *SIZE, 3), dtype=np.uint8)
-    split = Split(Pixels(values, "them"), np.eye(6, 4, dtype=np.int64))
+    split = Split.labelled(Pixels(values, "them"), np.eye(6, 4, dtype=np.int64), "several")
+    plain = Augmentation(crop="resize", flip=0.0)
     for num_workers in (0, 1):
-        (batch,) = batches(1, split, num_workers, augmentation=None, batch_size=6)
-        np.testing.assert_array_equal(batch.images.permute(0, 2, 3, 1).numpy(), values[batch.indices])
-        assert batch.labels.dtype == torch.float32
-        np.testing.assert_array_equal(batch.labels.numpy(), np.eye(6, 4)[batch.indices])
+        (batch,) = batches(1, split, num_workers, augmentation=plain, batch_size=6)
+        np.testing.assert_array_equal(batch.views[0].permute(0, 2, 3, 1).numpy(), values[batch.indices])
+        assert batch.targets["label"].dtype == torch.float32
+        np.testing.assert_array_equal(batch.targets["label"].numpy(), np.eye(6, 4)[batch.indices])
 
 
 def test_a_batch_is_normalised_into_memory_that_is_kept(photos: Split) -> None:
     preprocess = Preprocess(size=SIZE, mean=(0.4, 0.5, 0.6), std=(0.2, 0.3, 0.4))
     kept_memory = torch.empty(8, 3, *SIZE)
     for batch in batches(2, photos):
-        found = preprocess.normalise(batch.images, kept_memory)
+        found = preprocess.normalise(batch.views[0], kept_memory)
         assert found.data_ptr() == kept_memory.data_ptr()
-        torch.testing.assert_close(found, preprocess.normalise(batch.images), rtol=0, atol=0)
-        values = (batch.images.double() / 255 - torch.tensor([0.4, 0.5, 0.6]).view(3, 1, 1)) / torch.tensor(
+        torch.testing.assert_close(found, preprocess.normalise(batch.views[0]), rtol=0, atol=0)
+        values = (batch.views[0].double() / 255 - torch.tensor([0.4, 0.5, 0.6]).view(3, 1, 1)) / torch.tensor(
             [0.2, 0.3, 0.4]
         ).view(3, 1, 1)
         torch.testing.assert_close(found.double(), values, rtol=1e-5, atol=1e-5)
@@ -155,8 +165,8 @@ def test_a_batch_is_normalised_into_memory_that_is_kept(photos: Split) -> None:
 def test_the_next_batch_takes_the_place_of_an_earlier_one(photos: Split) -> None:
     with load(photos, 1, ahead=1) as loader:
         first, second = next(loader), next(loader)
-        assert first.images.data_ptr() != second.images.data_ptr()
-        assert next(loader).images.data_ptr() == first.images.data_ptr()
+        assert first.views[0].data_ptr() != second.views[0].data_ptr()
+        assert next(loader).views[0].data_ptr() == first.views[0].data_ptr()
 
 
 @pytest.mark.parametrize("num_workers", [0, 2])
@@ -177,7 +187,7 @@ def test_damaged_images_are_replaced_named_and_counted(
         taken, same = batch.indices.numpy(), ~np.isin(wanted, [4, 7, 8])
         np.testing.assert_array_equal(taken[same], wanted[same])
         assert not np.isin(taken, [4, 7, 8]).any()
-        torch.testing.assert_close(batch.labels, batch.indices * 10)
+        torch.testing.assert_close(batch.targets["label"], batch.indices * 10)
     with load(some_damaged, 3 - num_workers, start_step=2) as loader:
         assert_same(found[2:], [kept(batch) for batch in itertools.islice(loader, 4)])
 
@@ -225,11 +235,11 @@ def test_evaluation_takes_every_image_once(num_workers: int, world: int, resize:
     shapes: set[tuple[int, ...]] = set()
     for rank in range(world):
         options: dict[str, Any] = {"num_workers": num_workers, "rank": rank, "world": world}
-        found = list(map(_kept, evaluation_batches(photos, preprocess, batch_size=6, **options)))
+        found = list(map(_kept, evaluation_batches(photos, preprocess, targets=("label",), batch_size=6, **options)))
         assert len(found) == 4
-        for images, labels, indices, counts in found:
+        for images, targets, indices, counts in found:
             shapes.add(tuple(images.shape))
-            torch.testing.assert_close(labels, indices * 10)
+            torch.testing.assert_close(targets["label"], indices * 10)
             for image, index in zip(images[counts], indices[counts].tolist(), strict=True):
                 assert index not in seen
                 seen[index] = image
@@ -248,9 +258,9 @@ def _kept(batch: EvaluationBatch) -> EvaluationBatch:
 def test_an_evaluation_in_between_changes_nothing() -> None:
     """What workers read from stays theirs when other loaders come and go."""
     values = np.random.default_rng(0).integers(0, 256, (40, *SIZE, 3), dtype=np.uint8)
-    split = Split(Pixels(values, "them"), np.arange(40) % 3)
+    split = Split.labelled(Pixels(values, "them"), np.arange(40) % 3)
     expected = batches(8, split, 0, batch_size=8)
-    seen: list[Batch] = []
+    seen: list[Loaded] = []
     with load(split, 2, batch_size=8) as loader:
         for _ in range(8):
             seen.append(kept(next(loader)))
@@ -302,7 +312,7 @@ def test_a_killed_worker_is_an_error_at_once(photos: Split) -> None:
 
 
 def test_an_exception_in_a_worker_is_an_error_here(photos: Split) -> None:
-    broken = Split(Subset(photos.images, np.arange(NUM) + NUM), photos.labels)
+    broken = Split.labelled(Subset(photos.images, np.arange(NUM) + NUM), photos.labels)
     with pytest.raises(DataError, match="worker failed with IndexError: .* out of range") as caught:
         batches(1, broken, 2)
     assert "Traceback" in "".join(caught.value.__notes__)
@@ -340,6 +350,7 @@ from vitlab.data.contract import Split, Subset
 from vitlab.data.loader import Loader
 from vitlab.data.order import Order
 from vitlab.data.sources.files import Files
+from vitlab.data.streams import StreamPlan, View
 
 os.write(1, b"imported\\n")  # in one piece, unlike print
 """
@@ -350,8 +361,9 @@ signal.signal(signal.SIGTERM, lambda *_: told.append("SIGTERM"))
 folder = Path(sys.argv[1])
 names = sorted(path.name for path in folder.iterdir())
 images = Subset(Files(folder, names, [1] * len(names)), np.arange(len(names)))
-settings = dict(size=(24, 32), augmentation=Augmentation(), batch_size=8, num_workers=2, seed=0)
-loader = Loader(Split(images, np.arange(len(names))), order=Order(0, len(names)), **settings)
+split = Split.labelled(images, np.arange(len(names)))
+plan = StreamPlan("train", split, Order(0, len(names)), 8, (View(Augmentation(), (24, 32)),))
+loader = Loader(plan, num_workers=2, seed=0)
 next(loader)
 print(*(child.pid for child in multiprocessing.active_children()), flush=True)
 while len(told) < 2:
@@ -417,8 +429,9 @@ def test_pinned_batches_are_not_overwritten_while_they_are_copied(photos: Split)
     with load(photos, 2, pin_memory=True) as loader:
         copies = []
         for batch in itertools.islice(loader, 12):
-            assert batch.images.is_pinned()
+            (images,) = batch.views
+            assert images.is_pinned()
             torch.cuda._sleep(20_000_000)  # the copy waits, the loop goes on
-            copies.append(batch._replace(images=batch.images.to("cuda", non_blocking=True)))
-        found = [batch._replace(images=batch.images.cpu()) for batch in copies]
+            copies.append(batch._replace(views=(images.to("cuda", non_blocking=True),)))
+        found = [batch._replace(views=(batch.views[0].cpu(),)) for batch in copies]
     assert_same(found, expected)

@@ -2,6 +2,7 @@
 
 import ast
 import gzip
+import importlib.metadata
 import io
 import os
 import tarfile
@@ -11,7 +12,8 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from vitlab.core.errors import DataError, UnknownNameError
+from vitlab.core.errors import ConfigError, DataError, Error, UnknownNameError
+from vitlab.core.registry import permit
 from vitlab.data import open as opening
 from vitlab.data.open import describe, names, open_data
 
@@ -179,7 +181,7 @@ def test_nothing_is_fetched(monkeypatch: pytest.MonkeyPatch) -> None:
     [
         ("cifr10", r"no data set named 'cifr10'.*Did you mean cifar10"),
         ("FLOWER102", "Did you mean flowers102"),
-        ("xyzzy", "Known names: caltech101, cifar10"),
+        ("xyzzy", "Known names: caltech101, camvid, cifar10"),
         ("photoes/", r"There is no file or folder .*Did you mean photos|no data set named"),
         ("./phots", r"There is no data set named 'phots'|There is no file or folder phots.*"),
         ("photos/trane", r"There is no file or folder photos/trane\. Did you mean photos/train"),
@@ -350,3 +352,69 @@ def test_blank_labels_and_names_that_are_there_twice(home: Path) -> None:
     (home / "classes.txt").write_text("cat\ndog\ncat\n")
     with pytest.raises(DataError, match="has a class twice: cat"):
         open_data(home / "b.npz")
+
+
+MINE = """
+from pathlib import Path
+import numpy as np
+from vitlab.data.sources.pixels import Pixels
+from vitlab.data.sources.source import Source, make, never
+
+def made(count):
+    pictures = Pixels(np.zeros((count, 4, 4), np.uint8), "mine")
+    return make("mine", ("a", "b"), {"train": (pictures, np.arange(count) % 2)})
+
+SET = Source("mine", "my pictures", never, lambda: made(40))
+BESIDE = Source("beside", "my pictures", never, lambda folder: made(int((folder / "count.txt").read_text())))
+WRONG = Source("wrong", "nothing", never, lambda: 3)
+OTHER = 3
+"""
+
+
+def test_a_source_in_a_file_of_ones_own(home: Path) -> None:
+    (home / "my_own_source.py").write_text(MINE)
+    (home / "count.txt").write_text("30")
+    given = f"{home}/my_own_source.py"
+    with pytest.raises(ConfigError, match="is code in a file, which is not run because a saved file names it"):
+        open_data(f"{given}:SET")
+    permit(*(f"{given}:{name}" for name in ("SET", "BESIDE", "WRONG", "OTHER", "NONE")))
+    dataset = open_data(f"{given}:SET")
+    assert sum(map(len, dataset.splits.values())) == 40
+    assert set(dataset.splits) == {"train", "val"}
+    assert f"Read by {given}:SET." in dataset.notes
+    assert len(open_data(f"{given}:BESIDE", val_fraction=0).splits["train"]) == 30
+    assert set(open_data(f"arranged:test=train:{given}:SET").splits) == {"test"}
+    for name, message in (
+        ("WRONG", "gave int, not a DataSet"),
+        ("OTHER", "must be a Source, not int"),
+        ("NONE", "has no NONE"),
+    ):
+        with pytest.raises(Error, match=message):
+            open_data(f"{given}:{name}")
+
+
+def test_sources_of_other_packages(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One that takes a path goes before the image folder, one with a name is found by it."""
+    monkeypatch.chdir(home)
+    (home / "other_package.py").write_text(
+        MINE
+        + """
+from vitlab.data.sources.source import Published
+FORM = Source("form", "a form of theirs", lambda path: (path / "theirs").exists(), lambda path: made(20))
+NAMED = Published("their-set", "their set", never, lambda path: made(10), (), "https://example.org", embedded=True)
+"""
+    )
+    monkeypatch.syspath_prepend(str(home))
+    found = [
+        importlib.metadata.EntryPoint(name, f"other_package:{item}", "vitlab.sources")
+        for name, item in (("form", "FORM"), ("their-set", "NAMED"))
+    ]
+    monkeypatch.setattr("vitlab.core.registry.entry_points", lambda group: found if group == "vitlab.sources" else [])
+    monkeypatch.setattr(opening.SOURCES, "_own", None)
+    assert "their-set" in names()
+    assert len(open_data("their-set", val_fraction=0).splits["train"]) == 10
+    (home / "flat").mkdir()
+    Image.new("RGB", (4, 4)).save(home / "flat" / "1.png")
+    assert open_data(home / "flat").notes[0].startswith("Read as an image folder")
+    (home / "flat" / "theirs").touch()
+    assert open_data(home / "flat").notes[0].startswith("Read as a form of theirs")

@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from vitlab.core.errors import ConfigError
+from vitlab.data.contract import Values
 from vitlab.data.order import EvaluationOrder, Order, balanced_weights
 
 orders = st.builds(
@@ -97,13 +98,17 @@ def test_weighted_draws_with_repeats_repeat_the_draw():
 
 def test_balanced_weights_make_classes_alike():
     labels = np.array([0] * 90 + [1] * 9 + [2])
-    weights = balanced_weights(labels)
+    weights = balanced_weights(Values(labels))
     assert np.allclose([weights[labels == k].sum() for k in range(3)], 1)
-    assert np.allclose(balanced_weights(labels, 0.0), 1)
+    assert np.allclose(balanced_weights(Values(labels), 0.0), 1)
     classes = labels[Order(0, 100, weights=weights).span(0, 9000).numpy()]
     assert np.abs(np.bincount(classes) - 3000).max() < 200
     several = np.array([[1, 0], [1, 1], [1, 0], [0, 0]])  # counts 3 and 1
-    assert np.allclose(balanced_weights(several), [1 / 3, 1, 1 / 3, 1 / 3])
+    assert np.allclose(balanced_weights(Values(several, "several")), [1 / 3, 1, 1 / 3, 1 / 3])
+    soft = np.array([[1.0, 0.0], [1.0, 0.0], [1.0, 0.0], [0.5, 0.5], [0.0, 0.5]])  # 3.5 and 1 in all
+    assert np.allclose(balanced_weights(Values(soft, "soft")), [2 / 7, 2 / 7, 2 / 7, 9 / 14, 0.5])
+    with pytest.raises(ConfigError, match="labels are numbers to predict"):
+        balanced_weights(Values(soft[:, 0], "number"))
 
 
 @given(num=st.integers(1, 100), part=st.integers(1, 10), world=st.integers(1, 4))

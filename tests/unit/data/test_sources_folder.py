@@ -254,9 +254,7 @@ def test_names_that_are_no_text(tmp_path: Path) -> None:
     [
         (lambda _: None, "holds no images"),
         (lambda root: photos(root, cat=3), "one class only, 'cat'"),
-        (lambda root: picture(root / "1.png"), "holds images but no class folders"),
         (lambda root: photos(root / "train", cat=1, dog=1) and picture(root / "val" / "1.png"), "labels are missing"),
-        (lambda root: picture(root / "test" / "1.png"), "labels are missing"),
         (lambda root: photos(root / "train", cat=1, dog=1) and photos(root / "val", cow=1), "images of the class cow"),
         (lambda root: [(root / name).mkdir() for name in ("train", "val")], "holds no images"),
         (lambda root: [(root / name).mkdir() for name in ("cat", "dog")], "holds no images"),
@@ -280,8 +278,48 @@ def test_only_empty_images(tmp_path: Path) -> None:
 def test_a_hint_at_the_csv(tmp_path: Path) -> None:
     picture(tmp_path / "1.png")
     (tmp_path / "labels.csv").write_text("path,label\n1.png,a\n")
-    with pytest.raises(DataError, match=r"or give .*labels\.csv"):
-        open_data(tmp_path)
+    (note,) = [note for note in open_data(tmp_path).notes if "no labels" in note]
+    assert note.endswith(f"; or give {tmp_path / 'labels.csv'}, if that holds the labels.")
+
+
+@pytest.mark.parametrize("inside", ["", "train", "test"])
+def test_images_in_no_class_folder_have_no_labels(tmp_path: Path, inside: str) -> None:
+    for i in range(20):
+        picture(tmp_path / "photos" / inside / f"{i}.png")
+    (tmp_path / "photos" / inside / "notes.txt").touch()
+    dataset = open_data(tmp_path / "photos", val_fraction=0)
+    assert dataset.classes == ()
+    ((name, split),) = dataset.splits.items()
+    assert name == (inside or "train")
+    assert split.targets == {}
+    assert {Path(name).name for name in names(split)} == {f"{i}.png" for i in range(20)}
+    assert not dataset.multi_label
+    with pytest.raises(DataError, match=r"These images have no labels, and this needs them"):
+        _ = split.label
+    lines = describe(dataset, look=True).lines()
+    assert lines[:3] == ["photos: no labels", f"{name}: 20 images", "unreadable: none of all 20 images"]
+    assert any("1 file that is not an image was left out" in line for line in lines)
+
+
+def test_part_of_unlabelled_images_is_held_out(tmp_path: Path) -> None:
+    for i in range(60):
+        picture(tmp_path / f"{i}.png")
+    first = open_data(tmp_path, val_fraction=0.2)
+    assert {*first.splits} == {"train", "val"}
+    assert 3 <= len(first.splits["val"]) <= 22  # 12 +- 3 standard deviations
+    before = everything(first)
+    for i in range(60, 80):
+        picture(tmp_path / f"{i}.png")
+    after = everything(open_data(tmp_path, val_fraction=0.2))
+    assert {name: after[name] for name in before} == before
+    assert open_data(tmp_path, val_fraction=0.2).fingerprint != first.fingerprint
+
+
+def test_one_unlabelled_image_stays_in_train(tmp_path: Path) -> None:
+    picture(tmp_path / "1.png")
+    dataset = open_data(tmp_path)
+    assert {name: len(part) for name, part in dataset.splits.items()} == {"train": 1}
+    assert any("it has one image only" in note for note in dataset.notes)
 
 
 def test_a_test_part_without_labels_is_left_out(tmp_path: Path) -> None:

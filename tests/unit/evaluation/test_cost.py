@@ -22,7 +22,7 @@ from vitlab.evaluation.cost import (
     training_speed,
 )
 from vitlab.evaluation.costing import measure_cost
-from vitlab.evaluation.options import CostOptions
+from vitlab.evaluation.protocols.cost import CostOptions
 from vitlab.evaluation.subject import subject_from, subject_of
 from vitlab.models.create import empty_model, family_of
 from vitlab.models.vit import ViTConfig

@@ -44,7 +44,7 @@ def pictures(num: int = NUM) -> list[np.ndarray[Any, Any]]:
 
 
 def split_of(items: list[Any]) -> Split:
-    return Split(GivenImages(items), np.arange(len(items)) % 4)
+    return Split.labelled(GivenImages(items), np.arange(len(items)) % 4)
 
 
 def expected(items: list[np.ndarray[Any, Any]]) -> np.ndarray[Any, Any]:
@@ -67,6 +67,14 @@ def test_features_are_those_of_each_image_in_order(tmp_path: Path, workers: int,
     assert found.values.dtype == np.float32
     assert isinstance(found.values, np.memmap) == cached
     assert len(list(tmp_path.iterdir())) == 2 * cached
+
+
+def test_images_without_labels_have_outputs() -> None:
+    items, told = pictures(), subject(Counting())
+    found = list(outputs(told.features, told, Split(GivenImages(items)), Reading(batch_size=5)))
+    np.testing.assert_allclose(np.concatenate([batch.values.numpy() for batch in found]), expected(items), atol=1e-6)
+    with pytest.raises(EvaluationError, match="These images have no labels, and this measures against them"):
+        _ = found[0].labels
 
 
 def test_kept_features_are_used_again(tmp_path: Path) -> None:
@@ -94,7 +102,7 @@ def test_what_changes_the_features_is_computed_again(tmp_path: Path, other: str)
     }.get(other, PREPROCESS)
     split = split_of(items)
     if other == "labels":
-        split = Split(split.images, split.labels[::-1].copy())
+        split = Split.labelled(split.images, split.labels[::-1].copy())
     assert not extract(subject(function, fingerprint, preprocess), split, data, reading).kept
     assert function.images >= NUM
 

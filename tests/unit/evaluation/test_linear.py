@@ -46,7 +46,7 @@ def test_float32_comes_close() -> None:
     scaler, model = theirs(x, y, 1e-3)
     assert found.converged
     probabilities = (torch.from_numpy(scaler.transform(test)) @ found.weights + found.bias).softmax(1)
-    np.testing.assert_allclose(probabilities.numpy(), model.predict_proba(scaler.transform(test)), atol=3e-3)
+    np.testing.assert_allclose(probabilities.numpy(), model.predict_proba(scaler.transform(test)), atol=4e-3)
 
 
 def test_sgd_comes_close_and_repeats() -> None:

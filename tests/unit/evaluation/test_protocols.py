@@ -17,8 +17,10 @@ from vitlab.data.contract import DataSet, Split
 from vitlab.evaluation.contract import EvaluationError, Subject
 from vitlab.evaluation.embedding import GivenImages
 from vitlab.evaluation.features import Reading
-from vitlab.evaluation.options import FewshotOptions, KnnOptions, LinearOptions
-from vitlab.evaluation.protocols import measure
+from vitlab.evaluation.protocols.fewshot import FewshotOptions
+from vitlab.evaluation.protocols.knn import KnnOptions
+from vitlab.evaluation.protocols.linear import LinearOptions
+from vitlab.evaluation.request import measure
 from vitlab.evaluation.results import read_result, write_result
 from vitlab.evaluation.subject import subject_from
 
@@ -41,12 +43,14 @@ def split(num: int, seed: int, *, several: bool = False) -> Split:
     labels = np.arange(num) % K
     means = np.random.default_rng(0).integers(60, 196, (K, 2, 2, 3))
     pictures = np.clip(means[labels] + generator.normal(0, 45, (num, 2, 2, 3)), 0, 255).astype(np.uint8)
-    return Split(GivenImages(list(pictures)), (generator.random((num, K)) < 0.4).astype(int) if several else labels)
+    if several:
+        return Split.labelled(GivenImages(list(pictures)), (generator.random((num, K)) < 0.4).astype(int), "several")
+    return Split.labelled(GivenImages(list(pictures)), labels)
 
 
 def dataset(*names: str, several: bool = False, num: int = 120) -> DataSet:
     splits = {name: split(num, seed, several=several) for seed, name in enumerate(names)}
-    return DataSet("made up", tuple("abcdef"), splits, "fingerprint", multi_label=several)
+    return DataSet("made up", tuple("abcdef"), splits, "fingerprint")
 
 
 def features(part: Split) -> np.ndarray[Any, Any]:
@@ -111,7 +115,9 @@ def test_unreadable_images_are_counted() -> None:
     test = data.splits["test"]
     images: list[Any] = [test.images.read(i) for i in range(60)]
     images[3] = "gone.png"
-    broken = DataSet("made up", data.classes, {**data.splits, "test": Split(GivenImages(images), test.labels)}, "f")
+    broken = DataSet(
+        "made up", data.classes, {**data.splits, "test": Split.labelled(GivenImages(images), test.labels)}, "f"
+    )
     for protocol in ("accuracy", "knn"):
         found = measure(protocol, subject(), broken)
         assert (found.counts["test"], found.counts["unreadable"]) == (59, 1)
@@ -121,7 +127,9 @@ def with_label(label: int) -> DataSet:
     data = dataset("train", "test", num=60)
     labels = data.splits["test"].labels.copy()
     labels[5] = label
-    return DataSet("made up", data.classes, {**data.splits, "test": Split(data.splits["test"].images, labels)}, "f")
+    return DataSet(
+        "made up", data.classes, {**data.splits, "test": Split.labelled(data.splits["test"].images, labels)}, "f"
+    )
 
 
 @pytest.mark.parametrize("protocol", ["accuracy", "knn", "fewshot", "linear"])
@@ -154,7 +162,7 @@ def unfit(**counts: int) -> tuple[Subject, DataSet]:
     for name, count in counts.items():
         chosen[np.flatnonzero(train.labels == "abcdef".index(name))[count:]] = False
     images = [np.asarray(train.images.read(i)) for i in np.flatnonzero(chosen).tolist()]
-    few = Split(GivenImages(images), train.labels[chosen])
+    few = Split.labelled(GivenImages(images), train.labels[chosen])
 
     def never(images: torch.Tensor) -> torch.Tensor:
         raise AssertionError(len(images))
@@ -196,7 +204,7 @@ def test_a_class_without_any_image_has_no_shots() -> None:
     _, data = unfit(b=0)
     kept = data.splits["test"].labels != 1
     images = [np.asarray(data.splits["test"].images.read(int(i))) for i in np.flatnonzero(kept)]
-    test = Split(GivenImages(images), data.splits["test"].labels[kept])
+    test = Split.labelled(GivenImages(images), data.splits["test"].labels[kept])
     bare = DataSet("made up", data.classes, {**data.splits, "test": test}, "f")
     with pytest.raises(EvaluationError, match="class 'b' has no training image"):
         measure("fewshot", subject(), bare)

@@ -18,9 +18,12 @@ from vitlab.core.preprocess import Preprocess
 from vitlab.data.contract import DataSet
 from vitlab.data.decoding import decode
 from vitlab.data.open import open_data
-from vitlab.evaluation.options import FewshotOptions, KnnOptions, LinearOptions, RealOptions
-from vitlab.evaluation.protocols import measure
+from vitlab.evaluation.protocols.fewshot import FewshotOptions
+from vitlab.evaluation.protocols.knn import KnnOptions
+from vitlab.evaluation.protocols.linear import LinearOptions
+from vitlab.evaluation.protocols.real import RealOptions
 from vitlab.evaluation.real import open_validation_images
+from vitlab.evaluation.request import measure
 from vitlab.evaluation.subject import subject_from
 
 Array: TypeAlias = np.ndarray[Any, Any]

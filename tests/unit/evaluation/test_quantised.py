@@ -18,7 +18,7 @@ def colours(*classes: str) -> DataSet:
     """Red, green and blue pictures, four of each."""
     labels = np.arange(12) % 3
     pictures = [np.full((2, 2, 3), np.eye(3, dtype=np.uint8)[label] * 255, np.uint8) for label in labels]
-    return DataSet("colours", classes, {"test": Split(GivenImages(pictures), labels)}, "fingerprint")
+    return DataSet("colours", classes, {"test": Split.labelled(GivenImages(pictures), labels)}, "fingerprint")
 
 
 def channels(images: Array) -> Array:

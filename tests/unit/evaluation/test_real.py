@@ -11,9 +11,9 @@ from torch import Tensor
 from vitlab.core.errors import Error
 from vitlab.core.preprocess import Preprocess
 from vitlab.evaluation.contract import EvaluationError
-from vitlab.evaluation.options import RealOptions
-from vitlab.evaluation.protocols import measure
+from vitlab.evaluation.protocols.real import RealOptions
 from vitlab.evaluation.real import RealAccuracy, RealLabels, open_validation_images
+from vitlab.evaluation.request import measure
 from vitlab.evaluation.subject import subject_from
 from vitlab.weights.imagenet import imagenet_classes
 
@@ -219,5 +219,9 @@ def test_names_are_checked_before_anything_is_computed(
 def test_a_folder_without_validation_images_opens_as_any_data(tmp_path: Path) -> None:
     folder = pictures(tmp_path / "photos", "a/x_y_1.png", "a/x_y_2.png", "b/x_y_3.png", "b/x_y_4.png")
     assert open_validation_images(folder).classes == ("a", "b")
-    with pytest.raises(Error, match="no class folders"):
-        open_validation_images(pictures(tmp_path / "flat", "x_y_1.png"))
+    flat = open_validation_images(pictures(tmp_path / "flat", "x_y_1.png"))  # images without labels
+    assert (flat.name, flat.classes) == ("flat", ())
+    assert [dict(split.targets) for split in flat.splits.values()] == [{}]
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(Error, match="empty holds no images"):
+        open_validation_images(str(tmp_path / "empty"))

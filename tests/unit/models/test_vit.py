@@ -9,7 +9,8 @@ from torch import nn
 
 from vitlab.core.errors import ConfigError, ImageError
 from vitlab.models.create import create, empty_model
-from vitlab.models.vit import AttentionPool, Block, Mlp, ViT, ViTConfig
+from vitlab.models.heads import AttentionPool
+from vitlab.models.vit import Block, Mlp, ViT, ViTConfig
 
 SMALL = {"image_size": (16, 24), "patch_size": 8, "width": 32, "depth": 3, "mlp_dim": 48, "heads": 4, "num_classes": 5}
 
@@ -52,7 +53,7 @@ def test_encoder_is_torchs_transformer(norm: str) -> None:
 
 
 def test_attention_pool_is_torchs_attention() -> None:
-    pool = AttentionPool(ViTConfig(**SMALL, pool="attention", class_token=False))
+    pool = AttentionPool(32, 4, Mlp(ViTConfig(**SMALL)), 1e-6)
     for parameter in pool.parameters():
         nn.init.normal_(parameter, std=0.3)
     z = torch.randn(2, 7, 32)

@@ -7,6 +7,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
+from batches import labelled
 from vitlab.core.errors import ConfigError
 from vitlab.models.cost import count_parameters
 from vitlab.models.create import create, empty_model
@@ -14,8 +15,9 @@ from vitlab.models.routing import Router
 from vitlab.models.vit import ViT, ViTConfig
 from vitlab.models.vmoe import ExpertBlock, ExpertMlp, VMoE, VMoEConfig
 from vitlab.models.zoo import ZOO
-from vitlab.objectives.contract import Batch
+from vitlab.objectives.cross_entropy import CrossEntropy
 from vitlab.objectives.supervised import Supervised
+from vitlab.training.learner import Learner
 from vitlab.training.optimisers import Optimiser, kinds
 
 SIZES: dict[str, Any] = {
@@ -171,7 +173,7 @@ def test_losses_reach_the_objective_once() -> None:
 
     targets = torch.eye(3)[[0, 1, 2, 0]]
     torch.manual_seed(0)
-    loss, metrics = Supervised().loss(model, Batch(images(), targets), 0)
+    loss, metrics = Learner(model, Supervised(CrossEntropy()))(labelled(images(), targets), torch.zeros(()), "train")
     plain = -(targets * logits.log_softmax(-1)).sum(-1).mean()
     torch.testing.assert_close(loss, plain + own["importance loss"] + own["load loss"])
     torch.testing.assert_close(metrics["load loss"], own["load loss"].detach())
@@ -181,7 +183,8 @@ def test_losses_reach_the_objective_once() -> None:
 
 def gradients(model: VMoE) -> tuple[torch.Tensor, list[torch.Tensor]]:
     torch.manual_seed(3)
-    loss, _ = Supervised().loss(model, Batch(images(), torch.eye(3)[[0, 1, 2, 0]]), 0)
+    batch = labelled(images(), torch.eye(3)[[0, 1, 2, 0]])
+    loss, _ = Learner(model, Supervised(CrossEntropy()))(batch, torch.zeros(()), "train")
     loss.backward()
     found = [parameter.grad for parameter in model.parameters()]
     assert all(gradient is not None and gradient.abs().sum() > 0 for gradient in found)

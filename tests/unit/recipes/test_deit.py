@@ -2,10 +2,10 @@
 
 import pytest
 
+from vitlab.core.config import Choice
 from vitlab.recipes import find_recipe
 from vitlab.recipes.deit import AUGMENTATION, deit_finetuning
 from vitlab.training.durations import Pace
-from vitlab.training.recipe import Teacher
 from vitlab.training.schedules import resolve
 
 
@@ -22,10 +22,11 @@ def test_thirty_epochs_at_a_constant_rate(name: str) -> None:
 
 
 def test_only_the_distilled_one_has_a_teacher() -> None:
-    assert find_recipe("deit-b16-384-imagenet").teacher.source is None
-    assert find_recipe("deit-b16-384-imagenet-distilled").teacher.kind == "hard"
+    assert find_recipe("deit-b16-384-imagenet").objective == Choice("supervised")
+    distilled = find_recipe("deit-b16-384-imagenet-distilled").objective
+    assert (distilled.name, distilled.options["kind"]) == ("distillation", "hard")
 
 
 def test_the_rate_follows_the_batch() -> None:
-    recipe = deit_finetuning("x", "deit-s16-224.in1k", teacher=Teacher(), batch_size=64)
+    recipe = deit_finetuning("x", "deit-s16-224.in1k", objective=Choice("supervised"), batch_size=64)
     assert recipe.optimiser.rate == pytest.approx(5e-6 / 8)

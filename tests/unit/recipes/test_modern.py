@@ -11,7 +11,8 @@ from vitlab.models.create import create
 from vitlab.models.vit import ViTConfig
 from vitlab.recipes import find_recipe
 from vitlab.training.durations import Pace
-from vitlab.training.prepare import build_model
+from vitlab.training.model import build_model
+from vitlab.training.plan import Given, make_plan
 from vitlab.training.schedules import resolve
 from vitlab.weights.load import save
 
@@ -70,7 +71,8 @@ def test_a_drop_path_of_zero_replaces_the_sources(small_set: Path, tmp_path: Pat
     save(create("vit-digits", num_classes=3, drop_path=0.05), tmp_path / "trained")
     recipe = find_recipe("deit3-s16-384-imagenet")
     recipe = changed(recipe, **{"model.source": str(tmp_path / "trained"), "model.image_size": 16})
-    model = build_model(recipe, open_data(str(small_set), val_fraction=0.0))
+    dataset = open_data(str(small_set), val_fraction=0.0)
+    model = build_model(make_plan(recipe, tmp_path, dataset, Given()))
     assert isinstance(model.config, ViTConfig)
     assert model.config.drop_path == 0
 

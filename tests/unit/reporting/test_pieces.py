@@ -221,7 +221,7 @@ def test_advice_on_uneven_classes_and_poor_answers() -> None:
         def where(self, index: int) -> str:
             return f"image {index}"
 
-    split = Split(Unread(), labels)
+    split = Split.labelled(Unread(), labels)
     dataset = DataSet("set", ("many", "few"), {"train": split}, "print")
     (uneven,) = notes(record(), dataset, None)
     assert "“many” has 5 times as many" in uneven.text

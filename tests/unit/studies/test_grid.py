@@ -11,7 +11,7 @@ import pytest
 from vitlab.core.config import to_dict
 from vitlab.core.record import write_json
 from vitlab.studies.grid import Event, Grid, GridError, Tally, open_grid
-from vitlab.training.loop import DivergedError
+from vitlab.training.hooks import DivergedError
 from vitlab.training.recipe import Recipe
 from vitlab.training.run import RunError
 

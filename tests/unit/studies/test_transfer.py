@@ -19,8 +19,8 @@ from vitlab.models.vit import ViTConfig
 from vitlab.recipes.finetuning import ROWS
 from vitlab.studies import transfer
 from vitlab.studies.rates import best_rate, summary
-from vitlab.training.loop import DivergedError
-from vitlab.training.prepare import open_parts
+from vitlab.training.hooks import DivergedError
+from vitlab.training.plan import open_parts
 from vitlab.training.recipe import Recipe
 from vitlab.weights.load import save
 from vtab_folders import make_task

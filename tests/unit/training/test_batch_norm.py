@@ -1,5 +1,6 @@
 """Batch norms over two processes against torch's own over one that has the whole batch."""
 
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -23,13 +24,17 @@ from pathlib import Path
 import torch
 from test_batch_norm import CASES, SHARES, in_training, small
 from vitlab.training.batch_norm import synchronise
-from vitlab.training.distribution import join, spread
+from vitlab.objectives.cross_entropy import CrossEntropy
+from vitlab.objectives.supervised import Supervised
+from vitlab.training.distribution import join, wrap
+from vitlab.training.learner import Learner
 
 with join("cpu") as world:
     for i, (name, fields) in enumerate(CASES):
         model = small(name, fields)
         said = synchronise(model, world)
-        module = spread(model, world, "replicate", torch.float32)
+        learner = Learner(model, Supervised(CrossEntropy()))
+        module = wrap(learner, world, "replicate", torch.float32)["train"]
         found = in_training(model, module, SHARES[world.rank])
         torch.save((said, found), Path(sys.argv[1]) / f"{i}-{world.rank}.pt")
 """
@@ -59,6 +64,7 @@ def in_training(model: nn.Module, module: nn.Module, share: tuple[int, int]) -> 
 
 def test_two_processes_see_one_batch(tmp_path: Path) -> None:
     (tmp_path / "run.py").write_text(SCRIPT)
+    path = [str(Path(__file__).parent), *filter(None, [os.environ.get("PYTHONPATH")])]
     launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
     run = subprocess.run(
         [*launcher, str(tmp_path / "run.py"), str(tmp_path)],
@@ -66,7 +72,7 @@ def test_two_processes_see_one_batch(tmp_path: Path) -> None:
         text=True,
         check=False,
         timeout=100,
-        env={"PYTHONPATH": str(Path(__file__).parent), "OMP_NUM_THREADS": "1", "PATH": "/usr/bin:/bin"},
+        env={"PYTHONPATH": os.pathsep.join(path), "OMP_NUM_THREADS": "1", "PATH": "/usr/bin:/bin"},
     )
     assert run.returncode == 0, run.stderr[-3000:]
     for i, (name, _) in enumerate(CASES):

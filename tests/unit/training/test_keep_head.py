@@ -7,7 +7,8 @@ import torch
 
 from vitlab.core.errors import ConfigError
 from vitlab.models.create import create
-from vitlab.training.prepare import build_model, open_parts
+from vitlab.training.model import build_model
+from vitlab.training.plan import Given, Plan, make_plan, open_parts
 from vitlab.training.recipe import ModelChoice, Recipe
 from vitlab.weights.load import save
 
@@ -24,11 +25,15 @@ def recipe(source: str, *, pretrained: bool = True, keep_head: bool = True) -> R
     return Recipe(model=ModelChoice(source=source, pretrained=pretrained, keep_head=keep_head))
 
 
+def planned(chosen: Recipe, path: Path) -> Plan:
+    return make_plan(chosen, path, open_parts(Recipe()), Given())
+
+
 @pytest.mark.parametrize("named", [True, False])
 def test_the_head_is_kept(tmp_path: Path, named: bool) -> None:
     digits = open_parts(Recipe())
     source = saved(tmp_path / "model", digits.classes if named else None)
-    kept, fresh = (build_model(recipe(source, keep_head=keep), digits) for keep in (True, False))
+    kept, fresh = (build_model(planned(recipe(source, keep_head=keep), tmp_path)) for keep in (True, False))
     assert kept.head.get_parameter("weight").abs().max() > 1
     assert not fresh.head.get_parameter("weight").any()
     assert kept.labels == digits.classes
@@ -37,8 +42,8 @@ def test_the_head_is_kept(tmp_path: Path, named: bool) -> None:
 def test_other_classes_are_refused(tmp_path: Path) -> None:
     digits = open_parts(Recipe())
     with pytest.raises(ConfigError, match=r"knows 7 classes and .* has 10; leave it out"):
-        build_model(recipe(saved(tmp_path / "seven", None, 7)), digits)
+        build_model(planned(recipe(saved(tmp_path / "seven", None, 7)), tmp_path))
     with pytest.raises(ConfigError, match="in another order"):
-        build_model(recipe(saved(tmp_path / "turned", digits.classes[::-1])), digits)
+        build_model(planned(recipe(saved(tmp_path / "turned", digits.classes[::-1])), tmp_path))
     with pytest.raises(ConfigError, match=r"goes with model\.pretrained"):
-        build_model(recipe("vit-digits", pretrained=False), digits)
+        build_model(planned(recipe("vit-digits", pretrained=False), tmp_path))

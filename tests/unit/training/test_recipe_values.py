@@ -9,10 +9,12 @@ from vitlab.core.errors import ConfigError
 from vitlab.data.augmentation import Augmentation
 from vitlab.models.bit import BiTConfig
 from vitlab.models.vit import ViTConfig
+from vitlab.objectives.cross_entropy import Loss
+from vitlab.objectives.distillation import DistillationOptions
 from vitlab.recipes.transfer import transfer_recipe
 from vitlab.training.durations import Pace
 from vitlab.training.optimisers import Optimiser
-from vitlab.training.recipe import DataChoice, Loss, ModelChoice, Recipe, Teacher
+from vitlab.training.recipe import DataChoice, ModelChoice, Recipe
 from vitlab.training.schedules import Schedule, resolve
 
 TINY = {"image_size": (8, 8), "patch_size": 4, "width": 8, "depth": 1, "mlp_dim": 8, "heads": 1}
@@ -31,7 +33,7 @@ DATA: dict[str, Any] = {"num_images": 1000, "picture": (64, 64), "on_gpu": False
         (Schedule, {"total": [4], "kind": ["poly"], "drops": ["30%"]}),
         (Augmentation, {"crop": ["some"], "mixup": ["a", None], "flip": ["yes"]}),
         (Loss, {"kind": ["hinge"], "label_smoothing": ["a"]}),
-        (Teacher, {"kind": ["medium"], "alpha": [None]}),
+        (DistillationOptions, {"kind": ["medium"], "alpha": [None]}),
         (DataChoice, {"source": [7], "val_fraction": ["a", None], "resident": ["yes"]}),
         (DataChoice, {"val_fraction": [-0.1, 1.0, math.nan], "repeats": [0], "max_unreadable": [-0.1, 1.1]}),
         (DataChoice, {"workers": [-1]}),

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 from PIL import Image
 
-from vitlab.training.prepare import open_parts
+from vitlab.training.plan import open_parts
 from vitlab.training.recipe import DataChoice, Recipe
 
 

@@ -2,12 +2,13 @@
 
 import torch
 
+from batches import labelled, stepping
+from vitlab.data.batch import Batch
 from vitlab.models.create import create
-from vitlab.objectives.contract import Batch
-from vitlab.objectives.supervised import Supervised, one_hot
-from vitlab.training.average import Average, running
-from vitlab.training.distribution import World
-from vitlab.training.optimisers import Optimiser, build
+from vitlab.objectives.cross_entropy import CrossEntropy
+from vitlab.objectives.supervised import Supervised
+from vitlab.training.average import running
+from vitlab.training.optimisers import Optimiser
 from vitlab.training.state import State
 from vitlab.training.step import Stepper
 
@@ -15,12 +16,15 @@ from vitlab.training.step import Stepper
 class Batches:
     """Random batches, the third of them spoilt."""
 
-    def batch(self, step: int) -> tuple[torch.Tensor, torch.Tensor]:
+    damaged: dict[int, str] = {}  # noqa: RUF012
+
+    def batch(self, step: int) -> Batch:
         generator = torch.Generator().manual_seed(step)
         images = torch.randn(4, 3, 32, 32, generator=generator)
         if step == 2:
             images[1] = float("nan")
-        return images, one_hot(torch.randint(0, 3, (4,), generator=generator), 3)
+        labels = torch.randint(0, 3, (4,), generator=generator)
+        return labelled(images, torch.nn.functional.one_hot(labels, 3).float())
 
     def close(self) -> None:
         pass
@@ -28,11 +32,9 @@ class Batches:
 
 def make(sam: float | None = None) -> tuple[State, Stepper]:
     torch.manual_seed(0)
-    model, objective = create("timm:test_resnet", num_classes=3, image_size=32).train(), Supervised()
+    model = create("timm:test_resnet", num_classes=3, image_size=32)
     spec = Optimiser(name="sgd", rate=0.1, sam=sam)
-    state = State(model, objective, build(model, [], spec), Average(model, 0.9))
-    alone = World(0, 1, torch.device("cpu"))
-    return state, Stepper(state, model, Batches(), spec, accumulate=1, seed=0, world=alone)
+    return stepping(model, Supervised(CrossEntropy()), spec, Batches(), average=0.9)
 
 
 def test_the_average_follows_the_statistics() -> None:
@@ -42,7 +44,7 @@ def test_the_average_follows_the_statistics() -> None:
     name = next(name for name in average.names if name.endswith("running_mean"))
     expected = running(state.model)[name].double()
     for number in range(2):
-        assert step(number, 0.1)
+        assert step(number, 1.0)
         decay = min(0.9, (2 + number) / (11 + number))
         expected = decay * expected + (1 - decay) * running(state.model)[name].double()
     held = dict(zip(average.names, average.all_values, strict=True))
@@ -57,11 +59,11 @@ def test_the_average_follows_the_statistics() -> None:
 
 def test_a_skipped_step_leaves_them_as_they_were() -> None:
     state, step = make()
-    assert step(0, 0.1)
+    assert step(0, 1.0)
     before = {name: value.clone() for name, value in state.model.state_dict().items()}
-    assert not step(2, 0.1)
+    assert not step(2, 1.0)
     assert all(torch.equal(value, before[name]) for name, value in state.model.state_dict().items())
-    assert step(1, 0.1)
+    assert step(1, 1.0)
 
 
 def test_a_batch_is_counted_once_also_with_a_second_pass() -> None:
@@ -69,8 +71,8 @@ def test_a_batch_is_counted_once_also_with_a_second_pass() -> None:
     assert all(count == 0 for count in counts)
     state, step = make(sam=0.05)
     first, _ = make()
-    first.model(Batch(*Batches().batch(0)).images)
-    assert step(0, 0.1)
+    first.model(Batches().batch(0).images)
+    assert step(0, 1.0)
     for name, value in running(state.model).items():
         assert torch.equal(value, running(first.model)[name]), name
 

@@ -9,29 +9,28 @@ from typing import Any
 import pytest
 import torch
 
+from batches import labelled, stepping
 from vitlab.core.errors import CheckpointError
+from vitlab.data.batch import Batch
+from vitlab.models.contract import Model
 from vitlab.models.create import create
-from vitlab.objectives.contract import Batch, Forward, Metrics, Objective
-from vitlab.objectives.supervised import Supervised, one_hot
+from vitlab.objectives.contract import Metrics, Objective, Phase
+from vitlab.objectives.cross_entropy import CrossEntropy
+from vitlab.objectives.supervised import Supervised
 from vitlab.training import checkpoints
-from vitlab.training.average import Average
 from vitlab.training.captured import count, judge
-from vitlab.training.distribution import World
 from vitlab.training.optimisers import Optimiser, build
 from vitlab.training.state import State
 from vitlab.training.step import Stepper
 
-RATE = 1e-2
-ALONE = World(0, 1, torch.device("cpu"))
+NOW = torch.zeros(())
 
 
 def make(accumulate: int = 1, average: float | None = None, **optimiser: Any) -> tuple[State, Stepper]:
     torch.manual_seed(0)
-    model, objective = create("vit-digits", depth=2, dropout=optimiser.pop("dropout", 0.0)), Supervised()
+    model = create("vit-digits", depth=2, dropout=optimiser.pop("dropout", 0.0))
     spec = Optimiser(**{"rate": 1e-2, **optimiser})
-    optimisers = build(model, objective.param_groups(), spec)
-    state = State(model.train(), objective, optimisers, Average(model, average) if average else None)
-    return state, Stepper(state, model, Batches(), spec, accumulate=accumulate, seed=3, world=ALONE)
+    return stepping(model, Supervised(CrossEntropy()), spec, Batches(), accumulate=accumulate, average=average, seed=3)
 
 
 class Batches:
@@ -39,9 +38,10 @@ class Batches:
 
     spoilt: frozenset[int] = frozenset()
 
-    def batch(self, step: int) -> tuple[torch.Tensor, torch.Tensor]:
-        made = batch(step, spoilt=step in self.spoilt)
-        return made.images, made.targets
+    damaged: dict[int, str] = {}  # noqa: RUF012
+
+    def batch(self, step: int) -> Batch:
+        return batch(step, spoilt=step in self.spoilt)
 
     def close(self) -> None:
         pass
@@ -52,7 +52,8 @@ def batch(step: int, *, spoilt: bool = False) -> Batch:
     images = torch.randn(8, 3, 8, 8, generator=generator)
     if spoilt:
         images[3] = float("nan")
-    return Batch(images, one_hot(torch.randint(0, 10, (8,), generator=generator), 10))
+    labels = torch.randint(0, 10, (8,), generator=generator)
+    return labelled(images, torch.nn.functional.one_hot(labels, 10).float())
 
 
 def weights(state: State) -> list[torch.Tensor]:
@@ -64,20 +65,22 @@ def weights(state: State) -> list[torch.Tensor]:
 def test_accumulation_equals_the_large_batch(parts: int, weighted: bool) -> None:
     (whole, step_whole), (cut, step_cut) = make(name="sgd"), make(accumulate=parts, name="sgd")
     if weighted:
-        for state in (whole, cut):
-            state.objective.class_weights = torch.linspace(0.1, 3, 10)
+        for objective in (whole.objective, cut.objective):
+            assert isinstance(objective, Supervised)
+            assert isinstance(objective.criterion, CrossEntropy)
+            objective.criterion.class_weights = torch.linspace(0.1, 3, 10)
     for i in range(5):
-        step_whole(i, RATE)
-        step_cut(i, RATE)
+        step_whole(i, 1.0)
+        step_cut(i, 1.0)
     for a, b in zip(weights(whole), weights(cut), strict=True):
         torch.testing.assert_close(a, b, rtol=1e-4, atol=1e-5)
     assert step_whole.read() == pytest.approx(step_cut.read(), rel=1e-4)
 
 
 def test_clipping_is_torchs() -> None:
-    state, stepper = make(clip=0.01, name="sgd", momentum=0.0)
+    state, stepper = make(clip=0.01, name="sgd", momentum=0.0, rate=1.0)
     before = weights(state)
-    loss, _ = state.objective.loss(state.model, batch(0), 0)
+    loss, _ = state.objective.loss(state.model, batch(0), NOW)
     gradients = torch.autograd.grad(loss, list(state.model.parameters()))
     norm = torch.cat([g.flatten() for g in gradients]).norm()
     assert norm > 0.01
@@ -90,20 +93,20 @@ def test_clipping_is_torchs() -> None:
 def test_what_is_not_finite_changes_nothing() -> None:
     state, stepper = make(average=0.9)
     stepper.feed.spoilt = frozenset({1})  # pyright: ignore[reportAttributeAccessIssue]
-    stepper(0, RATE)
+    stepper(0, 1.0)
     before, averaged = weights(state), [value.clone() for value in state.average.values] if state.average else []
-    assert stepper(1, RATE) is False
+    assert stepper(1, 1.0) is False
     assert all(torch.equal(a, b) for a, b in zip(weights(state), before, strict=True))
     assert state.average is not None
     assert all(torch.equal(a, b) for a, b in zip(state.average.values, averaged, strict=True))
-    assert stepper(2, RATE) is True
+    assert stepper(2, 1.0) is True
     assert stepper.read()["loss"] < 10
 
 
 def test_sam_uses_the_gradient_at_the_perturbed_weights() -> None:
-    state, stepper = make(sam=0.5, name="sgd", momentum=0.0)
+    state, stepper = make(sam=0.5, name="sgd", momentum=0.0, rate=1.0)
     plain, _ = make()
-    loss, _ = plain.objective.loss(plain.model, batch(0), 0)
+    loss, _ = plain.objective.loss(plain.model, batch(0), NOW)
     parameters = list(plain.model.parameters())
     gradients = torch.autograd.grad(loss, parameters)
     norm = torch.cat([g.flatten() for g in gradients]).norm()
@@ -111,7 +114,7 @@ def test_sam_uses_the_gradient_at_the_perturbed_weights() -> None:
     with torch.no_grad():
         for p, g in zip(parameters, gradients, strict=True):
             p.add_(g, alpha=0.5 / norm.item())
-    loss, _ = plain.objective.loss(plain.model, batch(0), 0)
+    loss, _ = plain.objective.loss(plain.model, batch(0), NOW)
     uphill = torch.autograd.grad(loss, parameters)
     stepper(0, 1.0)
     for p, origin, g in zip(state.model.parameters(), start, uphill, strict=True):
@@ -121,10 +124,10 @@ def test_sam_uses_the_gradient_at_the_perturbed_weights() -> None:
 def test_dropout_depends_on_the_step_alone() -> None:
     state, stepper = make(dropout=0.3)
     torch.manual_seed(5)
-    stepper(0, RATE)
+    stepper(0, 1.0)
     other, step_other = make(dropout=0.3)
     torch.manual_seed(99)
-    step_other(0, RATE)
+    step_other(0, 1.0)
     assert all(torch.equal(a, b) for a, b in zip(weights(state), weights(other), strict=True))
 
 
@@ -132,15 +135,15 @@ def test_dropout_depends_on_the_step_alone() -> None:
 def test_a_checkpoint_goes_on_to_the_bit(name: str, tmp_path: Path) -> None:
     state, stepper = make(name=name, average=0.9, dropout=0.1)
     for i in range(3):
-        stepper(i, RATE)
+        stepper(i, 1.0)
     state.progress.step = 3
     path = checkpoints.write(tmp_path / "a folder", state)
     again, step_again = make(name=name, average=0.9, dropout=0.1)
     checkpoints.read(path, again)
     assert again.progress.step == 3
     for i in range(3, 6):
-        stepper(i, RATE)
-        step_again(i, RATE)
+        stepper(i, 1.0)
+        step_again(i, 1.0)
     assert all(torch.equal(a, b) for a, b in zip(weights(state), weights(again), strict=True))
     assert state.average is not None
     assert again.average is not None
@@ -211,29 +214,110 @@ class Headed(Objective):
         super().__init__()
         self.own, self.made = torch.nn.Linear(10, 10), list[int]()
 
-    def loss(self, model: Forward, batch: Batch, step: int) -> tuple[torch.Tensor, Metrics]:
-        del step
-        return (self.own(model(batch.images)) - batch.targets).square().mean(), {}
+    def loss(self, model: Model, batch: Batch, progress: torch.Tensor) -> tuple[torch.Tensor, Metrics]:
+        self.seen = progress.item()
+        return (self.own(model(batch.images)) - batch.targets["label"]).square().mean(), {}
 
-    def after_step(self, model: torch.nn.Module, step: int) -> None:
+    def after_step(self, model: Model, made: torch.Tensor) -> None:
         del model
-        self.made.append(step)
+        assert bool(made)
+        self.made.append(round(self.seen * 100))
 
 
 def test_an_objectives_own_head_is_trained_and_told_of_every_step_made() -> None:
     torch.manual_seed(0)
-    model, objective = create("vit-digits", depth=1).train(), Headed()
-    spec, before = Optimiser(name="sgd", momentum=0.0, weight_decay=0.0), objective.own.weight.detach().clone()
-    feed = Batches()
+    model, objective = create("vit-digits", depth=1), Headed()
+    spec = Optimiser(name="sgd", momentum=0.0, weight_decay=0.0, rate=0.5)
+    before, feed = objective.own.weight.detach().clone(), Batches()
     feed.spoilt = frozenset({1})
-    state = State(model, objective, build(model, objective.param_groups(), spec), None)
-    stepper = Stepper(state, model, feed, spec, accumulate=1, seed=0, world=ALONE)
-    stepper(0, 0.5)
+    _, stepper = stepping(model, objective, spec, feed)
+    stepper(0, 1.0)
     assert objective.own.weight.grad is not None
     torch.testing.assert_close(objective.own.weight.detach(), before - 0.5 * objective.own.weight.grad)
-    stepper(1, 0.5)
-    stepper(2, 0.5)
+    stepper(1, 1.0)
+    stepper(2, 1.0)
     assert objective.made == [0, 2]
+
+
+class Players(Objective):
+    """The model imitates the labels until a critic no longer tells them apart; they take turns."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.critic = torch.nn.Linear(10, 1)
+
+    def phases(self, model: Model) -> tuple[Phase, ...]:
+        del model
+        return (
+            Phase("generator", self.loss, lambda name: name.startswith("model.")),
+            Phase("critic", self.tell, lambda name: name.startswith("objective."), {"rate": 0.25}),
+        )
+
+    def loss(self, model: Model, batch: Batch, progress: torch.Tensor) -> tuple[torch.Tensor, Metrics]:
+        del progress
+        return -self.critic(model(batch.images).softmax(dim=-1)).mean(), {}
+
+    def tell(self, model: Model, batch: Batch, progress: torch.Tensor) -> tuple[torch.Tensor, Metrics]:
+        del progress
+        made, real = self.critic(model(batch.images).softmax(dim=-1)), self.critic(batch.targets["label"])
+        return made.mean() - real.mean(), {"gap": (real.mean() - made.mean()).detach()}
+
+
+def playing(**optimiser: Any) -> tuple[State, Stepper]:
+    torch.manual_seed(0)
+    model = create("vit-digits", depth=1)
+    torch.nn.init.normal_(model.get_parameter("head.weight"))
+    spec = Optimiser(**{"name": "sgd", "momentum": 0.0, "weight_decay": 0.0, "rate": 0.5, **optimiser})
+    return stepping(model, Players(), spec, Batches())
+
+
+def test_two_players_take_turns_and_each_phase_changes_its_own_parameters_alone(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Each by its own gradient: the model's with the critic as it was, the critic's with the model as it has become."""
+    state, stepper = playing()
+    objective: Any = state.objective
+    took, seen = Stepper._take, dict[str, tuple[set[str], dict[str, torch.Tensor]]]()
+
+    def watched(self: Stepper, turn: Any, *args: Any) -> Metrics | None:
+        before = {name: value.detach().clone() for name, value in state.learner.named_parameters()}
+        loss = objective.loss if turn.name == "generator" else objective.tell
+        own = [name for name in before if name.startswith("model." if turn.name == "generator" else "objective.")]
+        values = dict(state.learner.named_parameters())
+        for value in values.values():
+            value.requires_grad_(True)
+        gradients = torch.autograd.grad(loss(state.model, batch(0), NOW)[0], [values[name] for name in own])
+        rate = 0.5 if turn.name == "generator" else 0.25
+        made = took(self, turn, *args)
+        for name, gradient in zip(own, gradients, strict=True):
+            torch.testing.assert_close(values[name].detach(), before[name] - rate * gradient)
+        moved = {name for name, value in values.items() if not torch.equal(value, before[name])}
+        seen[turn.name] = (moved, before)
+        return made
+
+    monkeypatch.setattr(Stepper, "_take", watched)
+    assert stepper(0, 1.0)
+    assert list(seen) == ["generator", "critic"]
+    assert seen["critic"][0] == {"objective.critic.weight"}  # its bias is in both terms, and has no gradient
+    assert "model.head.weight" in seen["generator"][0]
+    assert all(name.startswith("model.") for name in seen["generator"][0])
+    read = stepper.read()
+    assert {"loss", "gradient norm", "critic loss", "critic gradient norm", "critic gap"} <= read.keys()
+    assert read["critic gap"] == pytest.approx(-read["critic loss"])
+
+
+def test_players_that_take_turns_go_on_to_the_bit(tmp_path: Path) -> None:
+    state, stepper = playing(name="adamw")
+    for i in range(3):
+        stepper(i, 1.0)
+    path = checkpoints.write(tmp_path / "kept", state)
+    again, step_again = playing(name="adamw")
+    checkpoints.read(path, again)
+    for i in range(3, 6):
+        stepper(i, 1.0)
+        step_again(i, 1.0)
+    ours, theirs = state.learner.state_dict(), again.learner.state_dict()
+    assert all(torch.equal(value, theirs[name]) for name, value in ours.items())
 
 
 def test_an_objectives_groups_may_have_their_own_rate_and_decay() -> None:

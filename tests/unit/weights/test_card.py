@@ -15,7 +15,6 @@ import vitlab
 from short_runs import short, small_set
 from tiny_vits import random_vit
 from vitlab.core.preprocess import Preprocess
-from vitlab.models.create import FAMILIES
 from vitlab.models.vit import ViT, ViTConfig
 from vitlab.training.recipe import Recipe
 from vitlab.weights import card
@@ -151,10 +150,6 @@ def test_a_damaged_run_does_not_keep_a_model_from_being_saved(tmp_path: Path) ->
     (run / "recipe.json").write_text("{")
     save(tiny(), run / "model")
     assert "## Training" not in (run / "model" / "README.md").read_text()
-
-
-def test_every_family_has_words() -> None:
-    assert set(card.FAMILIES) == set(FAMILIES)
 
 
 def test_features_only(tmp_path: Path) -> None:

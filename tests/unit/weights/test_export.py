@@ -12,14 +12,14 @@ import onnxruntime
 import pytest
 import torch
 
-from contract.test_models import SMALL, build
+from contract.test_models import build
 from tiny_vits import random_vit
 from vitlab.core.config import from_dict
 from vitlab.core.errors import Error, MissingDependencyError
 from vitlab.core.preprocess import Preprocess
-from vitlab.models.coatnet import CoAtNetConfig
+from vitlab.models import FAMILIES
 from vitlab.models.contract import Model
-from vitlab.models.create import FAMILIES, create, empty_model
+from vitlab.models.create import create
 from vitlab.models.vit import ViTConfig
 from vitlab.weights import export as exporting
 from vitlab.weights import onnx_file
@@ -81,9 +81,9 @@ def test_vit_as_onnx(tmp_path: Path) -> None:
     eighth = path.with_name("int8.onnx")  # measured on digits in tests/cli/test_export.py
     assert quantise(path, eighth) == 11  # patches, four in the first layer, five in the last (q apart), head
     assert onnx_file.read_notes(eighth).items() >= notes.items()
-    images = torch.randn(4, 3, 32, 16).numpy()
+    images = torch.randn(64, 3, 32, 16, generator=torch.Generator().manual_seed(0)).numpy()
     rounded, wanted = onnx_file.runner(eighth)(images), onnx_file.runner(path)(images)
-    assert 0.95 < np.corrcoef(rounded.ravel(), wanted.ravel())[0, 1] < 1  # random weights make much of rounding
+    assert 0.9 < np.corrcoef(rounded.ravel(), wanted.ravel())[0, 1] < 1  # random weights make much of rounding
 
 
 @pytest.mark.slow
@@ -107,7 +107,7 @@ def test_vit_as_torchs_program_from_bytes(tmp_path: Path) -> None:
 @pytest.mark.slow
 @pytest.mark.compiled
 @pytest.mark.parametrize("suffix", ["onnx", "pt2"])
-@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("family", FAMILIES.names())
 def test_every_family(family: str, suffix: str, tmp_path: Path) -> None:
     model, path = build(family), tmp_path / f"model.{suffix}"
     made = export(model, path)
@@ -185,12 +185,8 @@ def test_what_cannot_take_any_size(tmp_path: Path, caplog: pytest.LogCaptureFixt
 @pytest.mark.compiled
 def test_what_onnx_cannot_say_for_any_size(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     """A range between a number and an unknown size, whose file onnx's checker refuses."""
-    fields = SMALL["coatnet"] | {"relative": "mlp"}
-    model = empty_model(from_dict(CoAtNetConfig, fields, where="coatnet")).to_empty(device="cpu")
-    model.initialize()
-    for parameter in model.parameters():
-        torch.nn.init.normal_(parameter, std=0.2)
-    made = export(model.eval(), tmp_path / "model.onnx")
+    model = build("coatnet", relative="mlp")
+    made = export(model, tmp_path / "model.onnx")
     assert made.input == ("batch", 3, 32, 48)
     assert "cannot be translated to ONNX" in caplog.messages[-1]
     agrees(model, tmp_path / "model.onnx", 2, 32, 48)

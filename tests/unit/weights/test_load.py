@@ -11,7 +11,8 @@ from safetensors.torch import load_file, save_file
 
 from vitlab.core.config import from_dict
 from vitlab.core.errors import CheckpointError, ConfigError, Error, UnknownNameError
-from vitlab.models.create import FAMILIES, empty_model, family_of
+from vitlab.models import FAMILIES
+from vitlab.models.create import empty_model, family_of
 from vitlab.models.vit import ViT, ViTConfig
 from vitlab.models.zoo import ZOO
 from vitlab.weights import hub
@@ -122,7 +123,7 @@ def test_tensors_of_no_known_format(tmp_path: Path) -> None:
         load(tmp_path / "x.safetensors")
 
 
-@pytest.mark.parametrize("family", [name for name in FAMILIES if name != "timm"])
+@pytest.mark.parametrize("family", [name for name in FAMILIES.names() if name != "timm"])
 def test_own_weights_without_their_configuration(family: str, tmp_path: Path) -> None:
     row = next(row for row in ZOO.values() if row.family == family)
     names = empty_model(from_dict(family_of(family).config, row.config, where=row.name)).state_dict()

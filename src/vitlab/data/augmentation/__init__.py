@@ -9,7 +9,7 @@ once before capturing a graph, and hand compiled code its `tables=make_tables(au
 The order of a batch: `crop` (or, in workers, `crop_box` before decoding), `augment`, normalisation, `erase`, `mix`.
 """
 
-from vitlab.data.augmentation.apply import augment
+from vitlab.data.augmentation.apply import augment, move_masks
 from vitlab.data.augmentation.config import Augmentation
 from vitlab.data.augmentation.crop import crop, crop_and_resize, crop_box, crop_boxes
 from vitlab.data.augmentation.erasing import erase
@@ -28,4 +28,5 @@ __all__ = [
     "erase",
     "make_tables",
     "mix",
+    "move_masks",
 ]

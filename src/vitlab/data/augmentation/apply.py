@@ -6,8 +6,8 @@ from torch import Tensor
 from vitlab.data.augmentation.colour import BY_LEVEL, blur, by_level, saturate, sharpen
 from vitlab.data.augmentation.config import Augmentation
 from vitlab.data.augmentation.draws import FLIP, PAD, Key, numbers, one_image, whole
-from vitlab.data.augmentation.geometry import WARPS, cutout, flip, shift, warp, warp_to_nearest
-from vitlab.data.augmentation.policies import Op
+from vitlab.data.augmentation.geometry import WARPS, cutout, flip, shift, warp, warp_masks, warp_to_nearest
+from vitlab.data.augmentation.policies import OPS, Op
 from vitlab.data.augmentation.stages import Stage, stages
 from vitlab.data.augmentation.tables import Tables, tables_for
 
@@ -26,8 +26,7 @@ def augment(
     """
     alone = one_image(images)
     if aug.crop == "pad" and aug.pad > 0:
-        moves = whole(numbers(key, places, PAD, 2), 2 * aug.pad + 1) - aug.pad
-        images = shift(images, moves[:, 0], moves[:, 1], aug.pad_mode)
+        images = shift(images, *_moves(aug, places, key), aug.pad_mode)
     if aug.flip > 0:
         chosen = numbers(key, places, FLIP, 1)[:, 0] < aug.flip
         if not alone:
@@ -40,6 +39,38 @@ def augment(
     for stage in stages(aug, tables, places, key, images.shape[2], images.shape[3]):
         images = operate(tables, images, stage._replace(ops=frozenset({Op(int(stage.op))})) if alone else stage)
     return images
+
+
+def move_masks(
+    aug: Augmentation,
+    masks: UInt8[Tensor, "b h w"],
+    places: Int[Tensor, "b"],
+    key: Key,
+    outside: int,
+    tables: Tables | None = None,
+) -> UInt8[Tensor, "b h w"]:
+    """Cropped masks at their final size, moved as `augment` moves the pictures at these places.
+
+    What comes from outside of a picture is `outside`; what only changes colours leaves a mask as it is, and so do
+    cutouts, since what they hide is still there.
+    """
+    values = masks[:, None]
+    if aug.crop == "pad" and aug.pad > 0:
+        values = shift(values, *_moves(aug, places, key), aug.pad_mode, outside)
+    if aug.flip > 0:
+        values = flip(values, numbers(key, places, FLIP, 1)[:, 0] < aug.flip)
+    if set(OPS[aug.policy]) & WARPS:
+        tables = tables_for(aug, masks.device, tables)
+        for stage in stages(aug, tables, places, key, masks.shape[1], masks.shape[2]):
+            if stage.ops & WARPS:
+                values = warp_masks(values, stage.op, stage.value, tables, nearest=stage.nearest, outside=outside)
+    return values[:, 0]
+
+
+def _moves(aug: Augmentation, places: Tensor, key: Key) -> tuple[Tensor, Tensor]:
+    """How far each sample is moved down and to the right."""
+    moves = whole(numbers(key, places, PAD, 2), 2 * aug.pad + 1) - aug.pad
+    return moves[:, 0], moves[:, 1]
 
 
 def operate(tables: Tables, images: UInt8[Tensor, "b 3 h w"], stage: Stage) -> UInt8[Tensor, "b 3 h w"]:

@@ -11,14 +11,14 @@ from vitlab.data.augmentation.tables import Tables, look_up
 WARPS = frozenset({Op.ROTATE, Op.SHEAR_X, Op.SHEAR_Y, Op.TRANSLATE_X, Op.TRANSLATE_Y})
 
 
-def flip(images: UInt8[Tensor, "b 3 h w"], chosen: Bool[Tensor, "b"]) -> UInt8[Tensor, "b 3 h w"]:
+def flip(images: UInt8[Tensor, "b c h w"], chosen: Bool[Tensor, "b"]) -> UInt8[Tensor, "b c h w"]:
     """The chosen images mirrored left to right."""
     return torch.where(chosen.view(-1, 1, 1, 1), images.flip(3), images)
 
 
 def shift(
-    images: UInt8[Tensor, "b 3 h w"], down: Int[Tensor, "b"], right: Int[Tensor, "b"], mode: str
-) -> UInt8[Tensor, "b 3 h w"]:
+    images: UInt8[Tensor, "b c h w"], down: Int[Tensor, "b"], right: Int[Tensor, "b"], mode: str, fill: int = 0
+) -> UInt8[Tensor, "b c h w"]:
     """What a window of the same size sees, moved by whole pixels over the padded image: an exact copy of bytes."""
     height, width = images.shape[2:]
     rows = torch.arange(height, device=images.device) + down[:, None]
@@ -28,7 +28,7 @@ def shift(
     if mode == "reflect":
         return moved
     inside = _within(rows, height)[:, :, None] & _within(columns, width)[:, None, :]
-    return torch.where(inside[:, None], moved, 0)
+    return torch.where(inside[:, None], moved, fill)
 
 
 def warp(
@@ -64,15 +64,34 @@ def warp_to_nearest(
 
     Coordinates count pixels, so that the first one's centre is the origin and does not move in a shear.
     """
+    return _to_nearest(images, op, value, tables, tables.fill.view(1, 3, 1, 1), 0.0)
+
+
+def warp_masks(
+    masks: UInt8[Tensor, "b 1 h w"],
+    op: Int[Tensor, "b"],
+    value: Float[Tensor, "b"],
+    tables: Tables,
+    *,
+    nearest: bool,
+    outside: int,
+) -> UInt8[Tensor, "b 1 h w"]:
+    """Where `warp`, or with `nearest` `warp_to_nearest`, moves the pixels of pictures; each takes the nearest."""
+    fill = torch.full((1, 1, 1, 1), outside, dtype=torch.uint8, device=masks.device)
+    return _to_nearest(masks, op, value, tables, fill, 0.0 if nearest else 0.5)
+
+
+def _to_nearest(images: Tensor, op: Tensor, value: Tensor, tables: Tables, fill: Tensor, first: float) -> Tensor:
+    """The nearest pixel to where the inverse map sends each; the first pixel's centre is at (first, first)."""
     height, width = images.shape[2:]
-    a, b, c, d, e, f = (term.view(-1, 1, 1) for term in _inverse_map(op, value, height, width, 0.0, tables))
-    y = torch.arange(height, device=images.device).view(1, -1, 1)
-    x = torch.arange(width, device=images.device).view(1, 1, -1)
-    from_x, from_y = a * x + b * y + c, d * x + e * y + f
+    a, b, c, d, e, f = (term.view(-1, 1, 1) for term in _inverse_map(op, value, height, width, first, tables))
+    y = (torch.arange(height, device=images.device) + first).view(1, -1, 1)
+    x = (torch.arange(width, device=images.device) + first).view(1, 1, -1)
+    from_x, from_y = a * x + b * y + (c - first), d * x + e * y + (f - first)
     inside = (from_x > -0.5) & (from_x < width - 0.5) & (from_y > -0.5) & (from_y < height - 0.5)
     column = (from_x + 0.5).floor().long().clamp(0, width - 1)
     row = (from_y + 0.5).floor().long().clamp(0, height - 1)
-    return torch.where(inside[:, None], _take(images, row * width + column), tables.fill.view(1, 3, 1, 1))
+    return torch.where(inside[:, None], _take(images, row * width + column), fill)
 
 
 def cutout(

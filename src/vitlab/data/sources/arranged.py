@@ -8,7 +8,7 @@ from typing import final
 import numpy as np
 
 from vitlab.core.errors import DataError
-from vitlab.data.contract import Array, DataSet, Images, Split
+from vitlab.data.contract import Array, DataSet, Images, Masks, Split, Target, Values
 from vitlab.data.sources.holdout import identities
 from vitlab.data.sources.source import SPLITS, Digest
 
@@ -59,8 +59,7 @@ def arrange(dataset: DataSet, parts: Mapping[str, Sequence[str]]) -> DataSet:
             if name not in dataset.splits:
                 raise DataError(f"{dataset.name} has no part '{name}': it has {', '.join(dataset.splits)}.")
         chosen = [dataset.splits[name] for name in of]
-        images = chosen[0].images if len(chosen) == 1 else Joined(tuple(split.images for split in chosen))
-        splits[part] = Split(images, np.concatenate([split.labels for split in chosen]))
+        splits[part] = chosen[0] if len(chosen) == 1 else _join(chosen)
     digest = Digest(dataset.fingerprint, "arranged", *(f"{part}={'+'.join(of)}" for part, of in parts.items()))
     ordered = {split: splits[split] for split in SPLITS if split in splits}
     notes = [
@@ -69,6 +68,21 @@ def arrange(dataset: DataSet, parts: Mapping[str, Sequence[str]]) -> DataSet:
         if tuple(of) != (part,)  # what is as it was needs no words
     ]
     return dataclasses.replace(dataset, splits=ordered, fingerprint=digest.text(), notes=(*dataset.notes, *notes))
+
+
+def _join(parts: Sequence[Split]) -> Split:
+    """One part of several, with the targets that all of them have."""
+    shared = [name for name in parts[0].targets if all(name in part.targets for part in parts)]
+    targets = {name: _join_targets([part.targets[name] for part in parts]) for name in shared}
+    return Split(Joined(tuple(part.images for part in parts)), targets)
+
+
+def _join_targets(targets: Sequence[Target]) -> Target:
+    first = targets[0]
+    assert all(target.kind == first.kind for target in targets), "the parts of a set have targets of one kind"
+    if isinstance(first, Values):
+        return Values(np.concatenate([t.values for t in targets if isinstance(t, Values)]), first.kind)
+    return Masks(Joined(tuple(t.images for t in targets if isinstance(t, Masks))), first.classes, first.table)
 
 
 def read_arranged(text: str, find: Callable[[str], DataSet]) -> DataSet:

@@ -83,7 +83,7 @@ def read(path: Path) -> DataSet:
             )
         parts[split] = _pictures(array), labels.splits[split]
     name = path.resolve().stem if path.is_file() else path.resolve().name
-    return make(name, labels.classes, parts, multi_label=labels.multi_label, notes=notes + labels.notes)
+    return make(name, labels.classes, parts, kind=labels.kind, notes=notes + labels.notes)
 
 
 def role(name: str) -> tuple[str, str] | None:
@@ -209,4 +209,4 @@ def _damage(path: Path, name: str) -> Iterator[None]:
         ) from error
 
 
-SOURCE = Source("arrays", recognises, read)
+SOURCE = Source("arrays", "arrays", recognises, read)

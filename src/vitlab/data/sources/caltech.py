@@ -17,13 +17,11 @@ def read(path: Path) -> DataSet:
     return read_unsplit("caltech101", path, [BACKGROUND] if (path / BACKGROUND).is_dir() else [])
 
 
-SOURCES = (
-    Published(
-        "Caltech-101",
-        recognises,
-        read,
-        "caltech101",
-        ("caltech101/101_ObjectCategories", "caltech-101/101_ObjectCategories", "101_ObjectCategories"),
-        "https://data.caltech.edu/records/20086",
-    ),
+SOURCE = Published(
+    "caltech101",
+    "Caltech-101",
+    recognises,
+    read,
+    ("caltech101/101_ObjectCategories", "caltech-101/101_ObjectCategories", "101_ObjectCategories"),
+    "https://data.caltech.edu/records/20086",
 )

@@ -125,7 +125,7 @@ CIFAR100 = Layout(
 # the archives' folders, and those that Keras 3 unpacks them into
 FOLDERS10 = ("cifar-10-batches-py", "cifar-10-batches-bin", "cifar-10-batches-py-target/cifar-10-batches-py")
 FOLDERS100 = ("cifar-100-python", "cifar-100-binary", "cifar-100-python-target/cifar-100-python")
-SOURCES = (
-    Published("CIFAR-10", CIFAR10.recognises, CIFAR10.read, "cifar10", FOLDERS10, PAGE, num_classes=10),
-    Published("CIFAR-100", CIFAR100.recognises, CIFAR100.read, "cifar100", FOLDERS100, PAGE, num_classes=100),
+SOURCE = (
+    Published("cifar10", "CIFAR-10", CIFAR10.recognises, CIFAR10.read, FOLDERS10, PAGE, num_classes=10),
+    Published("cifar100", "CIFAR-100", CIFAR100.recognises, CIFAR100.read, FOLDERS100, PAGE, num_classes=100),
 )

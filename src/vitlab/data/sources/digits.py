@@ -7,7 +7,7 @@ import numpy as np
 from vitlab.data.contract import DataSet
 from vitlab.data.sources.holdout import hold_out
 from vitlab.data.sources.pixels import Pixels
-from vitlab.data.sources.source import Published, make
+from vitlab.data.sources.source import Published, make, never
 
 TEST = 0.2
 
@@ -22,14 +22,12 @@ def read(_: Path) -> DataSet:
     return hold_out(make("digits", tuple("0123456789"), parts), TEST, into="test")
 
 
-SOURCES = (
-    Published(
-        "scikit-learn's digits",
-        lambda _: False,
-        read,
-        "digits",
-        (),
-        "https://scikit-learn.org/stable/modules/generated/sklearn.datasets.load_digits.html",
-        embedded=True,
-    ),
+SOURCE = Published(
+    "digits",
+    "scikit-learn's digits",
+    never,
+    read,
+    (),
+    "https://scikit-learn.org/stable/modules/generated/sklearn.datasets.load_digits.html",
+    embedded=True,
 )

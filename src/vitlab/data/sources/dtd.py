@@ -29,14 +29,12 @@ def read(path: Path) -> DataSet:
     return listed("dtd", path, classes, parts, named_in=folder, notes=["Of the ten partitions the first is used."])
 
 
-SOURCES = (
-    Published(
-        "DTD (describable textures)",
-        recognises,
-        read,
-        "dtd",
-        ("dtd/dtd", "dtd"),
-        "https://www.robots.ox.ac.uk/~vgg/data/dtd",
-        num_classes=47,
-    ),
+SOURCE = Published(
+    "dtd",
+    "DTD (describable textures)",
+    recognises,
+    read,
+    ("dtd/dtd", "dtd"),
+    "https://www.robots.ox.ac.uk/~vgg/data/dtd",
+    num_classes=47,
 )

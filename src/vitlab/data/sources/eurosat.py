@@ -29,14 +29,12 @@ def read(path: Path) -> DataSet:
     return read_unsplit("eurosat", path, [name for name in list_folders(path) if name not in CLASSES])
 
 
-SOURCES = (
-    Published(
-        "EuroSAT (RGB)",
-        recognises,
-        read,
-        "eurosat",
-        ("eurosat/2750", "EuroSAT/2750", "2750", "EuroSAT_RGB"),
-        "https://github.com/phelber/EuroSAT",
-        num_classes=10,
-    ),
+SOURCE = Published(
+    "eurosat",
+    "EuroSAT (RGB)",
+    recognises,
+    read,
+    ("eurosat/2750", "EuroSAT/2750", "2750", "EuroSAT_RGB"),
+    "https://github.com/phelber/EuroSAT",
+    num_classes=10,
 )

@@ -33,15 +33,13 @@ def read(path: Path) -> DataSet:
     return listed("flowers102", path, classes, parts, named_in=sets)
 
 
-SOURCES = (
-    Published(
-        "Oxford Flowers-102",
-        recognises,
-        read,
-        "flowers102",
-        ("flowers-102", "oxford_flowers102"),
-        "https://www.robots.ox.ac.uk/~vgg/data/flowers/102",
-        num_classes=102,
-        aliases=("oxfordflowers", "oxford102flowers"),
-    ),
+SOURCE = Published(
+    "flowers102",
+    "Oxford Flowers-102",
+    recognises,
+    read,
+    ("flowers-102", "oxford_flowers102"),
+    "https://www.robots.ox.ac.uk/~vgg/data/flowers/102",
+    num_classes=102,
+    aliases=("oxfordflowers", "oxford102flowers"),
 )

@@ -53,7 +53,7 @@ def read(root: Path) -> DataSet:
         used = {folder.partition("/")[0] for folder in splits.values()}
         return _read_splits(root, splits, left_out=[name for name in folders if name not in used])
     if not folders:
-        raise _no_classes(root)
+        return _unlabelled(root, {"train": ""}, [])
     if len(set(_splits_in(*folders))) > 1:
         full = [name for name in folders if _holds_images(root / name)]
         if all(_splits_in(name) for name in full):
@@ -162,9 +162,29 @@ def _holds_images(folder: Path) -> bool:
     return any(is_image(file) for place in places for _, _, files in os.walk(place) for file in files)
 
 
+def _unlabelled(root: Path, folders: dict[str, str], notes: list[str]) -> DataSet:
+    """Images in no class folder: a set without labels."""
+    listings = {split: list_images(root, folder, deep=False) for split, folder in folders.items()}
+    everything = Listing()
+    for listing in listings.values():
+        everything.add(listing)
+    if not everything.names:
+        raise DataError(f"The folder {root} holds no images{_or_a_table(root)}.")
+    if not any(everything.sizes):
+        raise DataError(f"All {len(everything.sizes):,} images under {root} are empty files: copy them again.")
+    notes = [f"There are no class folders, so no labels{_or_a_table(root)}.", *notes, *everything.notes()]
+    parts = {split: (Files(root, listing.names, listing.sizes), None) for split, listing in listings.items()}
+    return make(root.resolve().name, (), parts, notes=notes)
+
+
 def _read_splits(root: Path, splits: dict[str, str], left_out: list[str]) -> DataSet:
     parts: dict[str, ClassFolders] = {}
     notes: list[str] = []
+    if left_out:
+        notes.append(f"{'Folders' if len(left_out) > 1 else 'The folder'} beside the splits left out: {few(left_out)}.")
+    flat = {split: name for split, name in splits.items() if list_images(root, name, deep=False).names}
+    if flat and not any(list_folders(root / name) for name in splits.values()):
+        return _unlabelled(root, flat, notes)
     loose = [list_images(root, deep=False)]
     for split, folder in splits.items():
         classes = list_folders(root / folder)
@@ -183,8 +203,6 @@ def _read_splits(root: Path, splits: dict[str, str], left_out: list[str]) -> Dat
             notes.append(f"{root / folder} is empty.")
     if not any(listing.names for part in parts.values() for listing in part.classes.values()):
         raise DataError(f"The folder {root} holds no images under {', '.join(splits.values())}.")
-    if left_out:
-        notes.append(f"{'Folders' if len(left_out) > 1 else 'The folder'} beside the splits left out: {few(left_out)}.")
     return assemble(root.resolve().name, root, parts, notes + _notes(parts.values(), loose))
 
 
@@ -207,18 +225,9 @@ def _has_images(parts: Iterable[ClassFolders], name: str) -> bool:
     return any(part.classes[name].names for part in parts if name in part.classes)
 
 
-def _no_classes(root: Path) -> DataError:
-    hint = _or_a_table(root)
-    if list_images(root, deep=False).names:
-        return DataError(
-            f"{root} holds images but no class folders: put them into one folder a class, as in cat/1.jpg{hint}."
-        )
-    return DataError(f"The folder {root} holds no images{hint}.")
-
-
 def _or_a_table(root: Path) -> str:
     tables = sorted(path.name for path in root.glob("*.csv"))
     return f"; or give {root / tables[0]}, if that holds the labels" if tables else ""
 
 
-SOURCE = Source("an image folder", recognises, read)
+SOURCE = Source("folder", "an image folder", recognises, read)

@@ -27,14 +27,12 @@ def read(path: Path) -> DataSet:
     return listed("food101", path, classes, parts, named_in=folder)
 
 
-SOURCES = (
-    Published(
-        "Food-101",
-        recognises,
-        read,
-        "food101",
-        ("food-101",),
-        "https://data.vision.ee.ethz.ch/cvl/datasets_extra/food-101",
-        num_classes=101,
-    ),
+SOURCE = Published(
+    "food101",
+    "Food-101",
+    recognises,
+    read,
+    ("food-101",),
+    "https://data.vision.ee.ethz.ch/cvl/datasets_extra/food-101",
+    num_classes=101,
 )

@@ -7,7 +7,7 @@ import numpy as np
 
 from vitlab.core.errors import DataError
 from vitlab.core.random import key, uniform
-from vitlab.data.contract import Array, DataSet, Images, Subset
+from vitlab.data.contract import Array, DataSet, Images, Split, Subset
 from vitlab.data.sources.source import Digest, SourceImages
 
 
@@ -25,10 +25,11 @@ def hold_out(dataset: DataSet, fraction: float, seed: int = 0, into: str = "val"
     train = dataset.splits["train"]
     if fraction == 0:
         return dataset
-    held = _choose(identities(train.images), train.labels, fraction, seed, into)
+    held = _choose(identities(train.images), _class_numbers(train), fraction, seed, into)
     kept, taken = np.flatnonzero(~held), np.flatnonzero(held)
     if not len(taken):
-        note = f"No {into} part was held out of train: every class has one image only."
+        why = "it has one image only" if len(train) == 1 else "every class has one image only"
+        note = f"No {into} part was held out of train: {why}."
         return dataclasses.replace(dataset, notes=(*dataset.notes, note))
     splits = {"train": train.take(kept), into: train.take(taken)}
     splits |= {name: split for name, split in dataset.splits.items() if name != "train"}
@@ -51,17 +52,22 @@ def identities(images: Images) -> Array:
     return np.arange(len(images), dtype=np.int64)
 
 
-def _choose(numbers: Array, labels: Array, fraction: float, seed: int, into: str) -> Array:
+def _class_numbers(split: Split) -> Array | None:
+    """The one class of each image; None where they have several, or no label at all."""
+    return split.labels if "label" in split.targets and split.label.kind == "class" else None
+
+
+def _choose(numbers: Array, labels: Array | None, fraction: float, seed: int, into: str) -> Array:
     chance = uniform(key(seed, "hold out", into), numbers).astype(np.float64)
     held = chance < fraction
     order = np.lexsort((numbers, chance))
-    if labels.ndim == 1:
+    if labels is not None:
         last = np.full(int(labels.max()) + 1, -1)
         last[labels[order]] = order  # of each class the image that would be held out last; assignment keeps the last
         held[last[last >= 0]] = False
     if not held.any():
-        movable = np.ones(len(labels), bool) if labels.ndim == 2 else np.bincount(labels)[labels] > 1
-        movable &= np.arange(len(labels)) != order[-1]
+        movable = np.ones(len(numbers), bool) if labels is None else np.bincount(labels)[labels] > 1
+        movable &= np.arange(len(numbers)) != order[-1]
         first = order[movable[order]][:1]
         held[first] = True
     return held

@@ -177,7 +177,7 @@ def _understand(loaded: Any, name: str, where: str) -> DataSet:
         raw = rows.select_columns([image]).with_format(None).cast_column(image, _package(where).Image(decode=False))
         parts[split] = HubImages(raw, image, f"{where} ({split})"), labels.splits[split]
     notes += labels.notes
-    return make(name, labels.classes, parts, multi_label=labels.multi_label, notes=notes)
+    return make(name, labels.classes, parts, kind=labels.kind, notes=notes)
 
 
 def _image_column(features: Any, where: str) -> str:
@@ -282,4 +282,4 @@ def _first_line(error: Exception) -> str:
     return (str(error).splitlines() or [""])[0].rstrip(".") or type(error).__name__
 
 
-SOURCE = Source("a Hugging Face dataset", recognises, read, certain=is_saved)
+SOURCE = Source("hub", "a Hugging Face dataset", recognises, read, certain=is_saved)

@@ -108,17 +108,17 @@ def _shape(file: Path, head: bytes, dimensions: int, size: int) -> tuple[int, ..
     return shape
 
 
-SOURCES = (
+SOURCE = (
     Published(
+        "fashion-mnist",
         "Fashion-MNIST",
         is_fashion,
         read_fashion,
-        "fashion-mnist",
         ("FashionMNIST/raw", "fashion-mnist", "data/fashion"),  # the last in its authors' repository
         "https://github.com/zalandoresearch/fashion-mnist",
         num_classes=10,
     ),
     Published(
-        "MNIST", is_mnist, read_mnist, "mnist", ("MNIST/raw",), "http://yann.lecun.com/exdb/mnist", num_classes=10
+        "mnist", "MNIST", is_mnist, read_mnist, ("MNIST/raw",), "http://yann.lecun.com/exdb/mnist", num_classes=10
     ),
 )

@@ -196,30 +196,30 @@ def _list(file: Path, wnids: list[str]) -> dict[str, str]:
     return found
 
 
-SOURCES = (
+SOURCE = (
     Published(
+        "imagenet21k",
         "ImageNet-21k's folders",
         is_imagenet21k,
         read_imagenet21k,
-        "imagenet21k",
         ("imagenet21k_resized", "winter21_whole"),
         "https://image-net.org",
     ),
     Published(
+        "tiny-imagenet",
         "Tiny-ImageNet's folders",
         is_tiny,
         read_tiny,
-        "tiny-imagenet",
         ("tiny-imagenet-200",),
         "http://cs231n.stanford.edu/tiny-imagenet-200.zip",
         told_by_name=True,
         num_classes=200,
     ),
     Published(
+        "imagenet",
         "ImageNet's folders",
         is_imagenet,
         read_imagenet,
-        "imagenet",
         ("ILSVRC2012", "imagenet-1k"),
         "https://image-net.org",
         aliases=("ilsvrc", "imagenet2012"),

@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 
 from vitlab.core.errors import DataError
-from vitlab.data.contract import Array
+from vitlab.data.contract import Array, ValueKind
 from vitlab.data.sources.wording import few, natural
 
 CLASS_FILES = ("classes.txt", "classnames.txt", "class_names.txt")
@@ -15,11 +15,11 @@ CLASS_FILES = ("classes.txt", "classnames.txt", "class_names.txt")
 
 @dataclass
 class Labels:
-    """Classes, and for each split class numbers [N] or one column a class [N, K]."""
+    """Classes, and for each split class numbers [N], or, of kind several, one column per class [N, K]."""
 
     classes: tuple[str, ...]
     splits: dict[str, Array]
-    multi_label: bool = False
+    kind: ValueKind = "class"
     notes: list[str] = field(default_factory=list)
 
 
@@ -96,7 +96,7 @@ def from_sets(splits: Mapping[str, Sequence[Sequence[str]]]) -> Labels:
         for i, row in enumerate(rows):
             columns[i, [number[name] for name in row]] = 1
         found[split] = columns
-    return Labels(tuple(classes), found, multi_label=True)
+    return Labels(tuple(classes), found, kind="several")
 
 
 def from_columns(splits: Mapping[str, Array], names: Sequence[str]) -> Labels:
@@ -104,4 +104,4 @@ def from_columns(splits: Mapping[str, Array], names: Sequence[str]) -> Labels:
     if all((columns.sum(axis=1) == 1).all() for columns in splits.values()):
         found = {split: columns.argmax(axis=1).astype(np.int64) for split, columns in splits.items()}
         return Labels(tuple(names), found, notes=["Every image has exactly one class, so it is a single-label set."])
-    return Labels(tuple(names), {split: c.astype(np.uint8) for split, c in splits.items()}, multi_label=True)
+    return Labels(tuple(names), {split: c.astype(np.uint8) for split, c in splits.items()}, kind="several")

@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 
 from vitlab.core.errors import DataError
-from vitlab.data.contract import Array, DataSet
+from vitlab.data.contract import Array, DataSet, Masks
 from vitlab.data.sources.files import Files, Listing, measure
 from vitlab.data.sources.source import make
 
@@ -18,6 +18,7 @@ def listed(
     parts: Mapping[str, tuple[Sequence[str], Sequence[int] | Array]],
     *,
     named_in: Path,
+    masks: Mapping[str, Masks] | None = None,
     notes: Iterable[str] = (),
 ) -> DataSet:
     """A data set of image files by name below `root`, all of which have to be there."""
@@ -29,4 +30,4 @@ def listed(
         found[split] = Files(root, names, sizes), np.asarray(labels, np.int64)
     if not everything.names:
         raise DataError(f"{named_in} names no images.")
-    return make(name, classes, found, notes=[*notes, *everything.notes()])
+    return make(name, classes, found, masks=masks, notes=[*notes, *everything.notes()])

@@ -1,13 +1,18 @@
 """Oxford-IIIT Pets as its authors publish it."""
 
-from pathlib import Path
+from pathlib import Path, PurePosixPath
+
+import numpy as np
 
 from vitlab.core.errors import DataError
-from vitlab.data.contract import DataSet
+from vitlab.data.contract import IGNORED, DataSet, Masks
+from vitlab.data.sources.files import Files, list_images
 from vitlab.data.sources.labels import read_lines
 from vitlab.data.sources.listed import listed
 from vitlab.data.sources.source import Published
+from vitlab.data.sources.wording import few
 
+TRIMAPS = "annotations/trimaps"
 LISTS = {"train": "trainval.txt", "test": "test.txt"}
 
 
@@ -37,18 +42,31 @@ def read(path: Path) -> DataSet:
     if not names or set(names) != set(range(len(names))):
         raise DataError(f"{folder / LISTS['train']} is not complete: classes do not count from 1 without a gap.")
     classes = [names[number] for number in range(len(names))]
-    return listed("pets", path, classes, parts, named_in=folder)
+    masks, notes = _trimaps(path, {split: images for split, (images, _) in parts.items()})
+    return listed("pets", path, classes, parts, named_in=folder, masks=masks, notes=notes)
 
 
-SOURCES = (
-    Published(
-        "Oxford-IIIT Pets",
-        recognises,
-        read,
-        "pets",
-        ("oxford-iiit-pet", "oxford_iiit_pet"),
-        "https://www.robots.ox.ac.uk/~vgg/data/pets",
-        num_classes=37,
-        aliases=("oxfordpets", "oxfordiiitpets", "oxfordiiitpet"),
-    ),
+def _trimaps(path: Path, images: dict[str, list[str]]) -> tuple[dict[str, Masks] | None, list[str]]:
+    """A mask for every image, where all are there: 1 is the pet, 2 what is behind it, 3 the border, of no class."""
+    if not (path / TRIMAPS).is_dir():
+        return None, []
+    sizes = dict(zip((listing := list_images(path, TRIMAPS)).names, listing.sizes, strict=True))
+    names = {split: [f"{TRIMAPS}/{PurePosixPath(name).stem}.png" for name in of] for split, of in images.items()}
+    if missing := [name for of in names.values() for name in of if name not in sizes]:
+        return None, [f"{len(missing):,} trimaps are missing, so there are no masks: {few(missing)}."]
+    table = np.full(256, IGNORED, np.uint8)
+    table[1:3] = 0, 1
+    files = {split: Files(path, of, [sizes[name] for name in of]) for split, of in names.items()}
+    return {split: Masks(found, ("pet", "background"), table) for split, found in files.items()}, []
+
+
+SOURCE = Published(
+    "pets",
+    "Oxford-IIIT Pets",
+    recognises,
+    read,
+    ("oxford-iiit-pet", "oxford_iiit_pet"),
+    "https://www.robots.ox.ac.uk/~vgg/data/pets",
+    num_classes=37,
+    aliases=("oxfordpets", "oxfordiiitpets", "oxfordiiitpet"),
 )

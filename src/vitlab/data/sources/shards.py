@@ -250,4 +250,4 @@ def _labels(splits: dict[str, list[str | int]], path: Path, folder: Path) -> Lab
     return from_texts({split: [str(label) for label in labels] for split, labels in splits.items()})
 
 
-SOURCE = Source("WebDataset tars", recognises, read)
+SOURCE = Source("shards", "WebDataset tars", recognises, read)

@@ -5,12 +5,12 @@ import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Protocol, Self, final
+from typing import Protocol, Self, cast, final
 
 import numpy as np
 
 from vitlab.core.errors import DataError
-from vitlab.data.contract import Array, DataSet, Images, Split
+from vitlab.data.contract import Array, DataSet, Images, Masks, Split, Target, ValueKind, Values
 
 SPLITS = ("train", "val", "test")
 SPLIT_WORDS = {
@@ -57,11 +57,16 @@ class SourceImages(Images, Protocol):
 
 @dataclass(frozen=True)
 class Source:
-    """One form in which data sets are kept."""
+    """One form in which data sets are kept.
 
+    One of your own is `SET = Source("mine", "my pictures", never, read)` in a file, named mine.py:SET; its `read` gets
+    the folder of that file, or takes nothing.
+    """
+
+    name: str  # 'folder'
     kind: str  # 'an image folder'
     recognises: Callable[[Path], bool]  # looks at a few names only
-    read: Callable[[Path], DataSet]
+    read: Callable[..., DataSet]
     # whether a folder is of this form even where it holds class folders or a published set too
     certain: Callable[[Path], bool] = field(default=lambda _: False, kw_only=True)
 
@@ -70,7 +75,6 @@ class Source:
 class Published(Source):
     """A data set as its authors publish it, which can be asked for by name."""
 
-    name: str
     folders: tuple[str, ...]  # what its archive, or torchvision, calls its folder
     page: str  # where the authors publish it
     aliases: tuple[str, ...] = ()
@@ -79,24 +83,43 @@ class Published(Source):
     num_classes: int | None = None  # in whichever form it is kept; None where they differ
 
 
+def never(_: Path) -> bool:
+    """For a source that is asked for by name alone."""
+    return False
+
+
 def make(
     name: str,
     classes: Sequence[str],
-    parts: Mapping[str, tuple[SourceImages, Array]],
+    parts: Mapping[str, tuple[SourceImages, Array | None]],
     *,
-    multi_label: bool = False,
+    kind: ValueKind = "class",
+    masks: Mapping[str, Masks] | None = None,
     notes: Iterable[str] = (),
 ) -> DataSet:
-    """A data set of images and labels, with its fingerprint; empty parts are left out."""
+    """A data set of images and labels, masks, both or neither, with its fingerprint; empty parts are left out."""
     digest = Digest(*classes)
     splits: dict[str, Split] = {}
     for split in SPLITS:
-        if split not in parts or not len(parts[split][1]):
+        if split not in parts or not len(parts[split][0]):
             continue
         images, labels = parts[split]
-        digest.add(split, images.mark(), labels)
-        splits[split] = Split(images, labels)
-    return DataSet(name, tuple(classes), splits, digest.text(), multi_label, tuple(notes))
+        targets: dict[str, Target] = {}
+        digest.add(split, images.mark())
+        if labels is not None:
+            digest.add(labels)
+            targets["label"] = Values(labels, kind)
+        if masks is not None:
+            targets["mask"] = masks[split]
+            if labels is None:  # labelled sets had their fingerprints before they had masks
+                digest.add("mask", *masks[split].classes, _mark(masks[split].images))
+        splits[split] = Split(images, targets)
+    return DataSet(name, tuple(classes), splits, digest.text(), tuple(notes))
+
+
+def _mark(images: Images) -> str:
+    assert hasattr(images, "mark"), "a source's masks are a source's images"
+    return cast("SourceImages", images).mark()
 
 
 @final

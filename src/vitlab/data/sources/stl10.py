@@ -45,8 +45,6 @@ def read(path: Path) -> DataSet:
     return make("stl10", classes, parts, notes=notes)
 
 
-SOURCES = (
-    Published(
-        "STL-10", recognises, read, "stl10", ("stl10_binary",), "https://cs.stanford.edu/~acoates/stl10", num_classes=10
-    ),
+SOURCE = Published(
+    "stl10", "STL-10", recognises, read, ("stl10_binary",), "https://cs.stanford.edu/~acoates/stl10", num_classes=10
 )

@@ -39,14 +39,12 @@ def read(path: Path) -> DataSet:
     return make("svhn", tuple("0123456789"), parts, notes=notes)
 
 
-SOURCES = (
-    Published(
-        "SVHN (cropped digits)",
-        recognises,
-        read,
-        "svhn",
-        ("svhn",),
-        "http://ufldl.stanford.edu/housenumbers",
-        num_classes=10,
-    ),
+SOURCE = Published(
+    "svhn",
+    "SVHN (cropped digits)",
+    recognises,
+    read,
+    ("svhn",),
+    "http://ufldl.stanford.edu/housenumbers",
+    num_classes=10,
 )

@@ -86,7 +86,7 @@ def read(path: Path) -> DataSet:
     if several := [name for name in dict.fromkeys(names) if sum(name in found for found in distinct) > 1]:
         what = "image is" if len(several) == 1 else "images are"
         notes.append(f"{len(several):,} {what} in several splits, so that scores on them flatter: {few(several)}.")
-    return make(path.resolve().stem, labels.classes, parts, multi_label=labels.multi_label, notes=notes)
+    return make(path.resolve().stem, labels.classes, parts, kind=labels.kind, notes=notes)
 
 
 def _files(path: Path) -> list[Path]:
@@ -193,4 +193,4 @@ def _labels(tables: list[Table], chosen: dict[str, list[int]]) -> Labels:
     return labels
 
 
-SOURCE = Source("a CSV file", recognises, read, certain=names_images)
+SOURCE = Source("table", "a CSV file", recognises, read, certain=names_images)

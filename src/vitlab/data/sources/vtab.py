@@ -190,4 +190,4 @@ def _plain(name: str) -> str:
     return re.sub(r"[-_ ]", "", name.lower())
 
 
-SOURCE = Source("a task of VTAB-1k", recognises, read, certain=recognises)
+SOURCE = Source("vtab", "a task of VTAB-1k", recognises, read, certain=recognises)

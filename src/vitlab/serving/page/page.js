@@ -129,7 +129,7 @@ function speak() {
   if (model.attention) {
     facts.push(say("model.layers", { count: model.attention.layers }), say("model.heads", { count: Math.max(...model.attention.heads) }));
   }
-  if (model.num_classes) facts.push(say("model.classes", { count: number(model.num_classes) }));
+  if (model.num_classes && model.answers !== "numbers") facts.push(say("model.classes", { count: number(model.num_classes) }));
   element("facts").replaceChildren(
     ...facts.map((fact) => Object.assign(document.createElement("li"), { textContent: fact })),
   );

@@ -1,4 +1,4 @@
-// Step 6: the probabilities, and how they change when patches are covered.
+// Step 6: the probabilities, the numbers or the mask, and how they change when patches are covered.
 
 import { Grid } from "../grid.js";
 import { covered, zero } from "../picture.js";
@@ -10,6 +10,11 @@ import { section } from "./step.js";
 const TOP = 5;
 const MANY = 1000; // as many as one answer gives, so that classes can be compared before and after
 const PAUSE = 120; // milliseconds between the last change and the question
+
+/** An answer of any kind as classes are: of a mask the share of each class, of numbers their values. */
+function listed({ classes, shares, numbers }) {
+  return classes ?? Object.entries(shares ?? numbers).map(([label, value]) => ({ label, index: label, probability: value }));
+}
 
 export function answer(model, places) {
   const step = section("answer");
@@ -26,6 +31,9 @@ export function answer(model, places) {
   const grid = new Grid(step.frame, rows, columns, "answer.grid", { choose: (patch) => set({ patch }), press: toggle });
   const hidden = new Set();
   step.frame.style.setProperty("--cover", zero(model));
+  const mask = Object.assign(document.createElement("img"), { className: "mask", alt: "", hidden: true });
+  if (model.answers === "mask") step.find("img.view").after(mask);
+  const write = model.answers === "numbers" ? (value) => number(value, 3) : percent;
   let [picture, answers, before, now, timer, asked] = [null, null, null, null, 0, 0];
 
   clear.addEventListener("click", () => {
@@ -51,10 +59,11 @@ export function answer(model, places) {
     try {
       step.busy(true);
       const path = `v1/predict?top=${Math.min(MANY, model.num_classes)}`;
-      before = (await answers.get(path)).predictions[0].classes;
-      const found = hidden.size ? (await ask(path, await covered(picture, hidden, rows, columns, model))).predictions[0].classes : before;
+      const [first] = (await answers.get(path)).predictions;
+      const [found] = hidden.size ? (await ask(path, await covered(picture, hidden, rows, columns, model))).predictions : [first];
       if (mine !== asked) return;
-      now = found;
+      [before, now] = [listed(first), listed(found)];
+      if (found.mask) Object.assign(mask, { src: `data:image/png;base64,${found.mask}`, hidden: false });
       draw();
     } catch (error) {
       if (mine === asked) step.fail(error);
@@ -71,14 +80,15 @@ export function answer(model, places) {
     shown.forEach(({ label, index, probability }, k) => {
       const [name, share, bar] = bars.children[k].children;
       name.textContent = label;
-      share.textContent = percent(probability);
+      share.textContent = write(probability);
       bars.children[k].dataset.probability = probability;
+      bar.hidden = model.answers === "numbers"; // they are no shares of anything
       bar.firstChild.style.transform = `scaleX(${probability})`;
       bar.lastChild.style.left = `${100 * (was.get(index) ?? 0)}%`;
       bar.lastChild.hidden = !hidden.size;
     });
     const [{ label, probability, index }] = shown;
-    const told = { label, share: percent(probability), count: number(hidden.size), was: percent(was.get(index) ?? 0) };
+    const told = { label, share: write(probability), count: number(hidden.size), was: write(was.get(index) ?? 0) };
     step.note(say(hidden.size ? "answer.covered" : "answer.note", told));
   }
 
@@ -102,7 +112,7 @@ export function answer(model, places) {
     },
     name() {
       grid.name();
-      document.getElementById("answer-text").textContent = say(`answer.text.${model.reads}`);
+      document.getElementById("answer-text").textContent = say(`answer.text.${model.answers === "classes" ? model.reads : model.answers}`);
       if (now) draw();
     },
   };

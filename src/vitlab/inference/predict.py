@@ -1,5 +1,6 @@
-"""The most probable classes of pictures, decoded by threads while the model answers."""
+"""What a model says of pictures, which are decoded by threads while it answers."""
 
+import dataclasses
 import os
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
@@ -11,30 +12,31 @@ import numpy as np
 import torch
 
 from vitlab.core.errors import Error, ImageError
+from vitlab.core.pictures import to_rgb
 from vitlab.core.preprocess import Preprocess
 from vitlab.data.decoding import Input, read_image
 from vitlab.models.contract import Model, evaluating
+from vitlab.tasks import task_for
+from vitlab.tasks.contract import Answer, Scored, Task
 
 Pixels: TypeAlias = np.ndarray[Any, Any]
+Decoded: TypeAlias = tuple[Pixels, tuple[int, int]]
 DECODERS = min(4, os.cpu_count() or 1)  # Pillow lets go of Python's lock while it decodes and resizes
 
 
 @dataclass(frozen=True)
-class Scored:
-    """A class and its probability; a class without a name is called by its index."""
-
-    label: str
-    index: int
-    probability: float
-
-
-@dataclass(frozen=True)
 class Prediction:
-    """An image's most probable classes, or why it could not be read."""
+    """What a model says of an image, or why it could not be read."""
 
     source: str | None  # the path, where the image was one
-    classes: tuple[Scored, ...] = ()
+    answer: Answer | None = None
     error: str | None = None
+    size: tuple[int, int] | None = None  # height and width of the picture, where it could be read
+
+    @property
+    def classes(self) -> tuple[Scored, ...]:
+        """The most probable classes, where the model is a classifier."""
+        return () if self.answer is None else self.answer.classes
 
 
 def check(top: int, batch_size: int) -> None:
@@ -51,8 +53,11 @@ def predict(
     top: int,
     batch_size: int,
     progress: Callable[[int, int], None] | None = None,
+    *,
+    task: Task | None = None,
 ) -> list[Prediction]:
-    """The `top` classes of each picture by their probabilities; one that cannot be read gets an `error` instead."""
+    """The answer to each picture as the task, by default the model's, has it; an unreadable one gets an `error`."""
+    task = task or task_for(model)
     if getattr(model.config, "num_classes", None) == 0:
         raise Error("The model has no classifier: it gives features, not classes.")
 
@@ -64,10 +69,11 @@ def predict(
             if isinstance(decoded, ImageError):
                 answers.append(Prediction(source, error=str(decoded)))
             else:
-                answers.append(Prediction(source))
-                waiting.append((index, decoded))
+                pixels, size = decoded
+                answers.append(Prediction(source, size=size))
+                waiting.append((index, pixels))
             if len(waiting) == batch_size or index == len(items) - 1:
-                _answer(model, waiting, answers, top)
+                _answer(task, model, waiting, answers, top)
                 waiting.clear()
                 if progress is not None:
                     progress(index + 1, len(items))
@@ -78,17 +84,18 @@ def _source(item: Input) -> str | None:
     return os.fspath(item) if isinstance(item, str | os.PathLike) else None
 
 
-def _decode(item: Input, preprocess: Preprocess) -> Pixels | ImageError:
+def _decode(item: Input, preprocess: Preprocess) -> Decoded | ImageError:
+    """What the model sees of a picture, and the picture's height and width."""
     try:
-        picture = read_image(item) if isinstance(item, str | os.PathLike) else item
-        return np.asarray(preprocess.picture(picture))
+        picture = to_rgb(read_image(item) if isinstance(item, str | os.PathLike) else item)
+        return np.asarray(preprocess.picture(picture)), (picture.height, picture.width)
     except ImageError as error:
         return error
 
 
-def _decode_ahead(items: Sequence[Input], preprocess: Preprocess, ahead: int) -> Iterator[Pixels | ImageError]:
+def _decode_ahead(items: Sequence[Input], preprocess: Preprocess, ahead: int) -> Iterator[Decoded | ImageError]:
     """The items' pixels in order, decoded by threads that are at most `ahead` items in front of the model."""
-    waiting: deque[Future[Pixels | ImageError]] = deque()
+    waiting: deque[Future[Decoded | ImageError]] = deque()
     with ThreadPoolExecutor(DECODERS) as pool:
         try:
             for item in items:
@@ -101,20 +108,14 @@ def _decode_ahead(items: Sequence[Input], preprocess: Preprocess, ahead: int) ->
             pool.shutdown(wait=False, cancel_futures=True)
 
 
-def _answer(model: Model, waiting: list[tuple[int, Pixels]], answers: list[Prediction], top: int) -> None:
+def _answer(task: Task, model: Model, waiting: list[tuple[int, Pixels]], answers: list[Prediction], top: int) -> None:
     """Fill in the answers of the images that wait."""
     if not waiting:
         return
     weight = next(model.parameters())
     pixels = torch.from_numpy(np.stack([pixels for _, pixels in waiting])).to(weight.device).permute(0, 3, 1, 2)
-    probabilities = model.probabilities(model(model.preprocess.normalise(pixels).to(weight.dtype)))
-    if not probabilities.isfinite().all():
+    outputs = model(model.preprocess.normalise(pixels).to(weight.dtype))
+    if not outputs.isfinite().all():
         raise Error("The model's output is not finite: its weights are damaged.")
-    values, indices = probabilities.sort(dim=-1, descending=True, stable=True)
-    rows = zip(waiting, values[:, :top].tolist(), indices[:, :top].tolist(), strict=True)
-    for (place, _), row_values, row_indices in rows:
-        scored = (
-            Scored(model.labels[index] if model.labels else f"class {index}", index, value)
-            for value, index in zip(row_values, row_indices, strict=True)
-        )
-        answers[place] = Prediction(answers[place].source, tuple(scored))
+    for (place, _), answer in zip(waiting, task.answers(model, outputs, top), strict=True):
+        answers[place] = dataclasses.replace(answers[place], answer=answer)

@@ -1,0 +1,79 @@
+"""Tagged choices on the command line, read in two passes: `--objective mae` first, then `--objective.ratio 0.75`."""
+
+import dataclasses
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from vitlab.cli.terminal import say
+from vitlab.core.config import Choice, from_dict, to_dict
+from vitlab.core.errors import Error
+from vitlab.objectives import OBJECTIVES
+from vitlab.tasks import TASKS
+from vitlab.training.recipe import GIVEN, Recipe
+
+REGISTRIES = {"task": TASKS, "objective": OBJECTIVES}
+
+
+@dataclass(frozen=True)
+class RecipeType:
+    """A recipe whose choices are made: a dataclass with their options as fields, and what it is by default."""
+
+    type: Any
+    default: Any
+    names: dict[str, str]
+
+    def chosen(self, given: Any) -> Recipe:
+        """The recipe of what was parsed."""
+        fields = {field.name: getattr(given, field.name) for field in dataclasses.fields(Recipe)}
+        for name, tag in self.names.items():
+            fields[name] = Choice(tag, to_dict(fields[name]))
+        return Recipe(**fields)
+
+
+def with_choices(recipe: Recipe, arguments: Sequence[str]) -> tuple[RecipeType, list[str]]:
+    """The type of a recipe for the choices that arguments make, and the arguments that are left."""
+    rest, names, fields = list(arguments), dict[str, str](), list[Any]()
+    values = {field.name: getattr(recipe, field.name) for field in dataclasses.fields(Recipe)}
+    for name, registry in REGISTRIES.items():
+        before: Choice = values[name]
+        tag = _taken(rest, f"--{name}") or before.name
+        if tag.startswith(GIVEN):
+            raise Error(f"This run's {name} ({tag.removeprefix(GIVEN)}) was given as an object: resume it from Python.")
+        kind = registry.find(tag)
+        options = before.options if tag == before.name else {}
+        names[name], values[name] = tag, from_dict(kind.options, options, where=name)
+        fields.append((name, kind.options, dataclasses.field(default=values[name])))
+    kind = dataclasses.make_dataclass("Recipe", fields, bases=(Recipe,), frozen=True, kw_only=True)
+    kind.__doc__ = Recipe.__doc__
+    return RecipeType(kind, kind(**values), names), rest
+
+
+def without_old_names(arguments: Sequence[str]) -> list[str]:
+    """The arguments with options of before under their new names, which is said."""
+    new = list[str]()
+    for text in arguments:
+        option, equals, value = text.partition("=")
+        if option.startswith("--teacher."):
+            field = option.removeprefix("--teacher.")
+            named = f"--objective.{'teacher' if field == 'source' else field}"
+            say(f"vitlab: {option} is now --objective distillation {named}.")
+            new += ["--objective", "distillation", f"{named}{equals}{value}"]
+        else:
+            new.append(text)
+    return new
+
+
+def _taken(arguments: list[str], option: str) -> str | None:
+    """The value of an option, the last where it is given several times; it is taken out of the arguments."""
+    found: str | None = None
+    for text in [text for text in arguments if text.startswith(f"{option}=")]:
+        arguments.remove(text)
+        found = text.partition("=")[2]
+    while option in arguments:
+        place = arguments.index(option)
+        if place + 1 == len(arguments) or arguments[place + 1].startswith("--"):
+            raise Error(f"{option} needs a name.")
+        found = arguments[place + 1]
+        del arguments[place : place + 2]
+    return found

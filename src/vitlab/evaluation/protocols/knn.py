@@ -1,0 +1,59 @@
+"""Nearest neighbours of frozen features."""
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal
+
+from vitlab.evaluation.contract import Outcome, Protocol, Result
+
+if TYPE_CHECKING:
+    from vitlab.evaluation.measurement import Measurement
+    from vitlab.evaluation.request import Request
+
+
+@dataclass(frozen=True, kw_only=True)
+class KnnOptions:
+    """The nearest training images vote."""
+
+    ks: tuple[int, ...] = ()
+    """How many vote; by default those of 1, 5, 10, 20, 100, 200 that train allows, one of them chosen on held-out
+    images."""
+    weights: Literal["similarity", "uniform", "distance"] = "similarity"
+    """What a vote counts: exp(similarity / temperature), one, or one over the distance."""
+    temperature: float = 0.07
+    """Of the similarity weights."""
+    holdout: float = 0.1
+    """The part of train that chooses among several numbers."""
+
+
+def run(request: "Request") -> Result:
+    return request.measure(_knn)
+
+
+def _knn(on: "Measurement", options: KnnOptions) -> Outcome:
+    from vitlab.evaluation.knn import knn
+    from vitlab.evaluation.measurement import noted
+
+    train, test = on.train_and_test()
+    outcome = knn(
+        train.values,
+        train.labels,
+        test.values,
+        test.labels,
+        ks=options.ks or None,
+        weights=options.weights,
+        temperature=options.temperature,
+        holdout=options.holdout,
+        num_classes=on.dataset.num_classes,
+        device=on.subject.device,
+        progress=on.progress,
+    )
+    return noted(outcome, train, test)
+
+
+PROTOCOL = Protocol(
+    name="knn",
+    summary="nearest neighbours of the features",
+    options=KnnOptions,
+    examples=("--model B_16.npz --data cifar10", "--model timm:resnet50 --data cifar10 --ks 20 --weights uniform"),
+    run=run,
+)

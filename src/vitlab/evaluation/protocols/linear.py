@@ -1,0 +1,64 @@
+"""A linear classifier on frozen features."""
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal
+
+from vitlab.evaluation.contract import Outcome, Protocol, Result
+
+if TYPE_CHECKING:
+    from vitlab.evaluation.measurement import Measurement
+    from vitlab.evaluation.request import Request
+
+
+@dataclass(frozen=True, kw_only=True)
+class LinearOptions:
+    """A linear classifier on frozen features, its penalty chosen on held-out images."""
+
+    l2s: tuple[float, ...] = (1e-6, 1e-5, 1e-4, 1e-3, 1e-2, 1e-1, 1.0, 10.0)
+    """The penalties to choose from."""
+    solver: Literal["lbfgs", "sgd"] = "lbfgs"
+    """lbfgs passes over everything at each step; sgd takes mini-batches."""
+    holdout: float = 0.1
+    """The part of train that chooses, where the data has no validation part of its own."""
+    epochs: int = 50
+    """sgd: passes over the features."""
+    seed: int = 0
+    """What is held out, and the order of mini-batches, follow from this."""
+
+
+def run(request: "Request") -> Result:
+    return request.measure(_linear)
+
+
+def _linear(on: "Measurement", options: LinearOptions) -> Outcome:
+    from vitlab.evaluation.linear import linear
+    from vitlab.evaluation.logistic import Probe
+    from vitlab.evaluation.measurement import noted
+
+    train, test = on.train_and_test()
+    val = on.features("val") if on.split != "val" and "val" in on.dataset.splits else None
+    outcome = linear(
+        train.values,
+        train.labels,
+        test.values,
+        test.labels,
+        val_x=None if val is None else val.values,
+        val_y=None if val is None else val.labels,
+        l2s=options.l2s,
+        probe=Probe(solver=options.solver, epochs=options.epochs, seed=options.seed),
+        holdout=options.holdout,
+        num_classes=on.dataset.num_classes,
+        classes=on.dataset.classes,
+        device=on.subject.device,
+        progress=on.progress,
+    )
+    return noted(outcome, train, test, *(() if val is None else (val,)))
+
+
+PROTOCOL = Protocol(
+    name="linear",
+    summary="a linear classifier on the features",
+    options=LinearOptions,
+    examples=("--model B_16.npz --data flowers102", "--model B_16.npz --data imagenet --solver sgd --epochs 20"),
+    run=run,
+)

@@ -1,0 +1,1 @@
+"""From files to answers: what a trained model says of pictures."""

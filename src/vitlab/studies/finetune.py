@@ -1,0 +1,61 @@
+"""The paper's transfer to one data set."""
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from vitlab.evaluation.contract import SEEN_ONCE, Protocol, Result
+
+if TYPE_CHECKING:
+    from vitlab.evaluation.request import Request
+
+
+@dataclass(frozen=True, kw_only=True)
+class FinetuneOptions:
+    """The paper's transfer: a rate chosen on held-out images, then a run a seed on all of train, measured on test."""
+
+    folder: str | None = None
+    """Where the runs are, and are gone on with; by default a folder under runs/ that model and data name."""
+    steps: int | None = None
+    """Optimiser steps of each run; by default the paper's for the set, or by its size."""
+    rates: tuple[float, ...] | None = None
+    """The learning rates to choose from; by default the paper's for the set."""
+    seeds: tuple[int, ...] = (0, 1, 2)
+    """One final run each."""
+    own_size: bool = False
+    """Stay at the model's resolution; else --image-size, or the paper's 384."""
+    accumulate: int = 1
+    """Parts that a batch is computed in, where it does not fit."""
+    show: bool = False
+    """Show each run's own progress."""
+
+
+def run(request: "Request") -> Result:
+    from vitlab.studies import transfer
+
+    options: FinetuneOptions = request.options
+    result = transfer.finetune(
+        request.source,
+        request.needed_data,
+        transfer.folder_of(request),
+        steps=options.steps,
+        rates=options.rates,
+        seeds=options.seeds,
+        batch_size=request.how.batch_size,
+        image_size=transfer.training_size(request),
+        machine=transfer.machine_of(request),
+        progress=request.progress,
+    )
+    return transfer.with_cost(request, result)
+
+
+PROTOCOL = Protocol(
+    name="finetune",
+    summary="the paper's transfer: a grid of rates on held-out images, then three seeds",
+    options=FinetuneOptions,
+    examples=(
+        "--model B_16.npz --data pets --out b16-pets.json",
+        "--model runs/mine --data digits --own-size --steps 500 --rates 0.003 0.01 --seeds 0 1 2",
+    ),
+    run=run,
+    not_taken=SEEN_ONCE,
+)

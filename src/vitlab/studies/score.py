@@ -1,0 +1,78 @@
+"""The score of a model's own task on a data set."""
+
+import time
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from vitlab.evaluation.contract import EvaluationError, Metric, Protocol, Result
+
+if TYPE_CHECKING:
+    from vitlab.evaluation.request import Request
+
+
+@dataclass(frozen=True, kw_only=True)
+class ScoreOptions:
+    """What the model's task measures by: mIoU for segmentation, accuracy for classification."""
+
+    task: str | None = None
+    """What the model is for, by default what it was trained for; one in a file (mine.py:NAME) is to be given again."""
+
+
+def run(request: "Request") -> Result:
+    import torch
+
+    from vitlab.core.record import environment
+    from vitlab.core.registry import permit
+    from vitlab.data.jpeg import decoder_name
+    from vitlab.data.loader import evaluation_batches
+    from vitlab.data.targets import as_target
+    from vitlab.evaluation.cost import model_cost
+    from vitlab.evaluation.measurement import choose_split
+    from vitlab.evaluation.request import BATCH_SIZE
+    from vitlab.objectives.cross_entropy import Loss
+    from vitlab.tasks import task_for
+
+    start, sums = time.perf_counter(), list[torch.Tensor]()
+    how, name = request.how, request.options.task
+    permit(*([] if name is None else [name]))
+    dataset = request.host.open(request.needed_data, request.run_folder)
+    part = choose_split(dataset, how.split)
+    split, size = dataset.splits[part], how.batch_size or BATCH_SIZE
+    with request.lent_model() as (model, process), torch.no_grad():
+        task, model, share = task_for(model, name), model.to(process.device).eval(), process.share
+        task.check(dataset)
+        has, needed = getattr(model.config, "num_classes", 0), task.fields(dataset)["num_classes"]
+        if has != needed:
+            raise EvaluationError(f"{request.name} has {has} outputs and {dataset.name} needs {needed}: fine-tune it.")
+        scorer, target, size = task.scorer(Loss(), dataset), split.targets[task.target], -(-size // share.world)
+        for batch in evaluation_batches(
+            split, model.preprocess, targets=(task.target,), batch_size=size * share.world,
+            num_workers=how.workers or 0, rank=share.rank, world=share.world,
+        ):  # fmt: skip
+            images = model.preprocess.normalise(batch.images.to(process.device))
+            values = as_target(batch.targets[task.target].to(process.device), target.kind, has)
+            with torch.autocast(process.device.type, torch.bfloat16, enabled=how.measuring == "bf16"):
+                sums.append(scorer.sums(model(images), values, batch.counts.to(process.device)))
+            if request.progress is not None and process.first:
+                request.progress(min(len(sums) * size * share.world, len(split)), len(split))
+        scores = scorer.scores(torch.stack(share.gather(torch.stack(sums).sum(dim=0))).sum(dim=0))
+    num = int(scores.pop("count"))
+    units = {each: "fraction" if each in task.shares else "number" for each in scores}
+    metrics = {each: Metric(value=value, count=num, unit=units[each]) for each, value in scores.items()}  # pyright: ignore[reportArgumentType]
+    settings = {"split": part, "task": name or model.task, "resolution": list(model.preprocess.size)}
+    return Result(
+        protocol=request.protocol, model=request.name, data=dataset.name, metrics=metrics, counts={part: num},
+        settings={**settings, "precision": how.measuring, "data": dataset.fingerprint},
+        cost=model_cost(model) | request.run_cost(), seconds=time.perf_counter() - start,
+        environment=environment(decoder_name()),
+    )  # fmt: skip
+
+
+PROTOCOL = Protocol(
+    name="score",
+    summary="the score of the model's own task: mIoU of a segmentation, what a task of yours measures",
+    options=ScoreOptions,
+    examples=("--model runs/camvid --data camvid/", "--model runs/areas --data mine.py:SET --task mine.py:AREA"),
+    run=run,
+    not_taken=("crops", "flip", "resize", "cache", "no_cache"),
+)

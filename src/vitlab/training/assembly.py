@@ -1,0 +1,283 @@
+"""The parts of a run put together: processes, optimizers, averaged weights, feed, stepper and hooks."""
+
+import dataclasses
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, cast
+
+import torch
+from safetensors.torch import save_file
+from torch import Tensor, nn
+from torch.distributed.checkpoint.state_dict import StateDictOptions, get_model_state_dict
+
+from vitlab.core.compiling import compile_options
+from vitlab.core.files import atomic_folder
+from vitlab.core.preprocess import Preprocess
+from vitlab.data.contract import Split
+from vitlab.data.loader_feed import LoaderFeed
+from vitlab.data.order import Order, balanced_weights
+from vitlab.data.resident_feed import ResidentFeed
+from vitlab.data.streams import StreamPlan, View
+from vitlab.models.contract import Model
+from vitlab.models.create import empty_model
+from vitlab.models.outside import OutsideModel
+from vitlab.tasks.contract import Scores
+from vitlab.training import checkpoints, hooks
+from vitlab.training.adapters import merged
+from vitlab.training.average import Average
+from vitlab.training.captured import CapturedStepper
+from vitlab.training.distribution import World, count_of, wrap
+from vitlab.training.execution import Execution
+from vitlab.training.learner import Learner
+from vitlab.training.log import ProgressView, Sink
+from vitlab.training.loop import Hook
+from vitlab.training.muon import Muon
+from vitlab.training.optimisers import build
+from vitlab.training.plan import Plan
+from vitlab.training.scoring import Scoring
+from vitlab.training.state import State
+from vitlab.training.step import Stepper, Turn
+from vitlab.weights.load import save
+
+WEIGHTS = "model.safetensors"
+FEW_IMAGES = 1000  # below, starting workers for an evaluation takes longer than decoding
+
+
+@dataclass(frozen=True, kw_only=True)
+class Run:
+    """Everything that trains, and what is asked of it between and after the steps."""
+
+    plan: Plan
+    execution: Execution
+    world: World
+    state: State
+    feed: LoaderFeed | ResidentFeed
+    stepper: Stepper
+    scoring: Scoring
+
+    def validate(self) -> Scores | None:
+        """The held-out part's score by the averaged weights, where there are any; None where a signal came."""
+        plan, learner, split = self.plan, self.state.learner, self.plan.parts.val
+        assert split is not None
+        preprocess, pixels = learner.model.preprocess, self.execution.evaluated.get("val")
+        with averaged(self.state):
+            if plan.scores_task:
+                scorer = plan.task.scorer(plan.recipe.loss, plan.dataset)
+                return self.scoring.score(learner, preprocess, scorer, split, pixels)
+            streams = learner.objective.streams(main_stream(plan, split, preprocess))
+            workers = self.execution.num_workers if len(split) > FEW_IMAGES else 0
+            feed = loader_feed(plan, streams, preprocess, self.world, workers)
+            try:
+                return self.scoring.own_score(learner, feed, len(split))
+            finally:
+                feed.close()
+
+    def save_model(self) -> None:
+        """Write the run's `model/`."""
+        with averaged(self.state):
+            export(self.state.objective.product(self.state.model), self.plan.folder / "model", self.world)
+
+    def check(self) -> None:
+        """End the run where all processes together met more unreadable images than are allowed."""
+        if self.world.size > 1 and isinstance(self.feed, LoaderFeed):
+            self.feed.check(count_of(self.world, self.feed.damaged, len(self.plan.parts.train)))
+
+    def hooks(self, sinks: list[Sink], view: ProgressView) -> list[Hook]:
+        """What happens between steps, in order."""
+        plan, state, stepper, recipe = self.plan, self.state, self.stepper, self.plan.recipe
+        clock, signals = hooks.Clock(self.world), hooks.Signals(self.scoring.signalled)
+        log = hooks.Log(
+            state,
+            stepper,
+            plan.intervals.log,
+            lr=recipe.optimiser.rate,
+            images_per_step=recipe.batch_size,
+            sinks=sinks,
+            view=view,
+            clock=clock,
+            check=self.check,
+        )
+        evaluate = hooks.Evaluate(
+            state,
+            plan.intervals.evaluate,
+            evaluate=self.validate,
+            save_best=self.save_model if recipe.keep == "best" else lambda: None,
+            words=plan.task.words,
+            sinks=sinks,
+            view=view,
+            clock=clock,
+            signals=signals,
+        )
+        return [
+            log,
+            hooks.Divergence(state, stepper, plan.folder, recipe.max_skipped),
+            signals,
+            *([evaluate] if plan.parts.val is not None else []),
+            hooks.EarlyStop(state, recipe.patience),
+            hooks.Checkpoints(state, stepper, plan.folder / "checkpoints", plan.intervals.checkpoint, clock),
+        ]
+
+
+def assemble(
+    plan: Plan,
+    learner: Learner,
+    streams: tuple[StreamPlan, ...],
+    execution: Execution,
+    world: World,
+    kept: Path | None,
+    say: Callable[[str], None],
+    signalled: Callable[[], int],
+) -> Run:
+    """The run, from the checkpoint `kept` where there is one."""
+    recipe, model = plan.recipe, learner.model
+    modules = wrap(learner, world, execution.spread, execution.dtype)
+    turns = _turns(plan, learner, modules, execution)
+    average = None if recipe.optimiser.average is None else Average(model, recipe.optimiser.average)
+    state = State(learner, {turn.name: turn.optimizers for turn in turns}, average)
+    if kept is not None:
+        checkpoints.read(kept, state)
+        if world.first:
+            checkpoints.prune(plan.folder / "checkpoints", state.progress.best_step)
+        say(f"Going on from step {state.progress.step}.")
+    feed = build_feed(plan, streams, execution, model.preprocess, world, state.progress.step)
+    arguments: dict[str, Any] = {
+        "total": plan.schedule.total,
+        "accumulate": recipe.accumulate,
+        "seed": recipe.seed,
+        "world": world,
+        "autocast": execution.autocast,
+    }
+    stepper = (CapturedStepper if execution.capture else Stepper)(state, turns, feed, **arguments)
+    if execution.compile:
+        _compile(modules, state, feed, stepper, execution, world)
+    scoring = Scoring(
+        target=plan.task.target,
+        num_classes=plan.dataset.num_classes,
+        batch_size=recipe.batch_size,
+        num_workers=execution.num_workers,
+        max_unreadable=recipe.data.max_unreadable,
+        world=world,
+        autocast=execution.autocast,
+        signalled=signalled,
+    )
+    return Run(plan=plan, execution=execution, world=world, state=state, feed=feed, stepper=stepper, scoring=scoring)
+
+
+def _turns(plan: Plan, learner: Learner, modules: Mapping[str, nn.Module], execution: Execution) -> list[Turn]:
+    """The phases, each with its module and optimizers."""
+    turns: list[Turn] = []
+    for name, phase in learner.phases.items():
+        learner.turn(name)
+        spec = dataclasses.replace(plan.recipe.optimiser, **phase.optimizer)
+        own = [_trained(group) for group in learner.objective.param_groups()]
+        optimizers = build(learner.model, [g for g in own if g["params"]], spec, on_device=execution.on_device)
+        turns.append(Turn(name, modules[name], optimizers, spec))
+    return turns
+
+
+def _trained(group: Mapping[str, Any]) -> dict[str, Any]:
+    return {**group, "params": [p for p in group["params"] if p.requires_grad]}
+
+
+def _compile(
+    modules: Mapping[str, nn.Module],
+    state: State,
+    feed: LoaderFeed | ResidentFeed,
+    stepper: Stepper,
+    execution: Execution,
+    world: World,
+) -> None:
+    """Everything that can be compiled, with its first step."""
+    torch._dynamo.reset()  # an earlier run's sizes in this process would make this one's variable
+    for module in set(modules.values()):
+        module.compile(options=compile_options(world.device))
+    if isinstance(feed, ResidentFeed):
+        feed.compile()
+        if execution.on_device:
+            for part in (state.average, *state.all_optimizers):
+                if isinstance(part, Average | Muon):
+                    part.compile()
+    if isinstance(stepper, CapturedStepper):
+        stepper.compile()
+
+
+def main_stream(plan: Plan, split: Split, preprocess: Preprocess) -> StreamPlan:
+    """A split in one view, as the recipe augments it, with the task's target where the model answers the task."""
+    recipe = plan.recipe
+    weights = balanced_weights(split.label) if recipe.data.balanced else None
+    order = Order(recipe.seed, len(split), repeats=recipe.data.repeats, weights=weights)
+    view = View(recipe.augmentation, preprocess.size)
+    targets = (plan.task.target,) if plan.scores_task else ()
+    return StreamPlan("train", split, order, recipe.batch_size, (view,), targets, plan.dataset.num_classes)
+
+
+def build_feed(
+    plan: Plan,
+    streams: tuple[StreamPlan, ...],
+    execution: Execution,
+    preprocess: Preprocess,
+    world: World,
+    start: int,
+) -> LoaderFeed | ResidentFeed:
+    """Training batches from `start` on: made on the device, or by worker processes."""
+    recipe = plan.recipe
+    if not execution.resident:
+        return loader_feed(plan, streams, preprocess, world, execution.num_workers, start)
+    return ResidentFeed(
+        streams, execution.train, preprocess=preprocess, seed=recipe.seed, rank=world.rank, world=world.size
+    )
+
+
+def loader_feed(
+    plan: Plan,
+    streams: tuple[StreamPlan, ...],
+    preprocess: Preprocess,
+    world: World,
+    num_workers: int,
+    start: int = 0,
+) -> LoaderFeed:
+    """Batches that worker processes decode and augment."""
+    return LoaderFeed(
+        streams,
+        preprocess=preprocess,
+        seed=plan.recipe.seed,
+        device=world.device,
+        num_workers=num_workers,
+        rank=world.rank,
+        world=world.size,
+        start=start,
+        max_damaged=plan.recipe.data.max_unreadable,
+    )
+
+
+@contextmanager
+def averaged(state: State) -> Iterator[None]:
+    """The averaged weights in the model's place, where there are any."""
+    if state.average is not None:
+        state.average.swap()
+    try:
+        yield
+    finally:
+        if state.average is not None:
+            state.average.swap()
+
+
+def export(model: Model, path: Path, world: World) -> None:
+    """The model in the native format, whole and with adapters folded in."""
+    if torch.distributed.is_initialized():  # every process has to take part, where they hold parts
+        weights = get_model_state_dict(model, options=StateDictOptions(full_state_dict=True, cpu_offload=True))
+    else:
+        weights = {name: value.detach().cpu() for name, value in model.state_dict().items()}
+    if not world.first:
+        return
+    own = merged(cast("Mapping[str, Tensor]", weights))
+    if isinstance(model, OutsideModel):  # its weights alone can be kept
+        with atomic_folder(path) as folder:
+            save_file({name: value.contiguous().clone() for name, value in own.items()}, folder / WEIGHTS)
+    else:
+        whole = empty_model(model.config, model.preprocess)
+        whole.load_state_dict(own, assign=True)
+        whole.labels, whole.multi_label, whole.task = model.labels, model.multi_label, model.task
+        save(whole, path)

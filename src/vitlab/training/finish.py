@@ -1,0 +1,106 @@
+"""The end of a run: its model, the score on the test part, and the result."""
+
+import copy
+import dataclasses
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from safetensors.torch import load_file
+
+from vitlab.core.errors import DataError
+from vitlab.core.record import write_json
+from vitlab.models.contract import Model
+from vitlab.models.outside import OutsideModel
+from vitlab.training.assembly import WEIGHTS, Run
+from vitlab.training.distribution import count_of
+from vitlab.training.log import ProgressView
+from vitlab.training.loop import Ending
+from vitlab.weights.load import load
+
+QUIET = ("score", "loss", "count")  # scores that are said by another name, or not at all
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What became of a run; `status` is the exit status of the command line."""
+
+    folder: Path
+    reason: str
+    status: int
+    step: int
+    scores: Mapping[str, float]
+    lines: tuple[str, ...] = ()  # what is worth saying of the scores, as the task says it
+
+
+def finish(run: Run, ending: Ending, view: ProgressView) -> Outcome:
+    """What is left to do when the loop has ended; after a signal, nothing."""
+    plan, progress, folder = run.plan, run.state.progress, run.plan.folder
+    if ending.reason == "signal":
+        return Outcome(folder, ending.reason, ending.status, progress.step, {})
+    keep = plan.recipe.keep
+    if keep == "last" or plan.parts.val is None:
+        run.save_model()
+    if run.world.size > 1:
+        torch.distributed.barrier()
+    scores = tested(run, view) if plan.parts.test is not None and plan.scores_task else {}
+    if number := run.scoring.signalled():  # what is left is done when it is resumed
+        return Outcome(folder, "signal", 128 + number, progress.step, {})
+    if keep == "last" and progress.last_score is not None:
+        scores["val score"] = progress.last_score
+    elif progress.best_score is not None:
+        scores["best val score"] = progress.best_score
+    if progress.skipped:
+        view.say(f"{progress.skipped:,} of {progress.step:,} steps were left out: loss or gradients were not finite.")
+    num_train = len(plan.parts.train)
+    unreadable = count_of(run.world, run.feed.damaged, num_train)
+    if unreadable:
+        view.say(f"{unreadable:,} of {num_train:,} training images could not be read: others took their places.")
+    if run.world.first:
+        ended = {"reason": ending.reason, "unreadable": unreadable}
+        write_json(folder / "result.json", {**scores, **dataclasses.asdict(progress), **ended})
+    return Outcome(folder, ending.reason, ending.status, progress.step, scores, _lines(run, scores))
+
+
+def _lines(run: Run, scores: Mapping[str, float]) -> tuple[str, ...]:
+    """What is worth saying of the scores, the held-out part's first; without a task, the loss that selected."""
+    own = [name for name in ("best val score", "val score") if name in scores]
+    if not run.plan.scores_task:
+        return tuple(f"{name.replace('score', 'loss')}: {-scores[name]:.4f}" for name in own)
+    tested = [name for name in scores if name.startswith("test ") and name.split(maxsplit=1)[1] not in QUIET]
+    lines: list[str] = []
+    for name in (*own, *tested):
+        share = name.removeprefix("best ").split(maxsplit=1)[1] in run.plan.task.shares
+        lines.append(f"{name}: {scores[name]:.2%}" if share else f"{name}: {scores[name]:.4g}")
+    return tuple(lines)
+
+
+def tested(run: Run, view: ProgressView) -> dict[str, float]:
+    """The scores on the test part; one that cannot be read costs the run no more than these."""
+    plan, split = run.plan, run.plan.parts.test
+    assert split is not None
+    model = _kept(run)
+    scorer = plan.task.scorer(plan.recipe.loss, plan.dataset)
+    try:
+        scores = run.scoring.score(model, model.preprocess, scorer, split, run.execution.evaluated.get("test"))
+    except DataError as error:
+        if run.world.size > 1:  # the others wait for this one's sums
+            raise
+        view.say(f"The test part is not scored: {error}")
+        return {}
+    if scores is None:
+        return {}
+    if left := len(split) - int(scores["count"]):
+        view.say(f"{left:,} of {len(split):,} test images could not be read: they are left out.")
+    return {f"test {name}": value for name, value in scores.items()}
+
+
+def _kept(run: Run) -> Model:
+    """The model that is handed out, the best or the last; a module that was given is filled with its weights."""
+    folder, model = run.plan.folder / "model", run.state.model
+    if not isinstance(model, OutsideModel):
+        return load(folder).to(run.world.device)
+    kept = copy.deepcopy(model)
+    kept.load_state_dict(load_file(folder / WEIGHTS))
+    return kept.to(run.world.device)

@@ -1,0 +1,155 @@
+"""What a run is to do, from its recipe and its data: found out, and refused, before anything is computed."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from vitlab.core.errors import ConfigError, Error
+from vitlab.core.random import torch_seed
+from vitlab.data.contract import DataSet, Split
+from vitlab.data.open import hold_out, open_data
+from vitlab.data.sources.arranged import arrange
+from vitlab.data.sources.imagenet import REPORTED_ON_VAL
+from vitlab.models.contract import Model
+from vitlab.objectives import OBJECTIVES
+from vitlab.objectives.contract import Criterion, Objective, Setting
+from vitlab.tasks import TASKS
+from vitlab.tasks.contract import Task
+from vitlab.training.durations import Pace, steps
+from vitlab.training.recipe import GIVEN, Recipe, chosen
+from vitlab.training.run import RunError
+from vitlab.training.schedules import ResolvedSchedule, resolve
+
+
+@dataclass(frozen=True)
+class Parts:
+    """What is trained on, what selects, and what is only reported on."""
+
+    train: Split
+    val: Split | None
+    test: Split | None
+
+
+@dataclass(frozen=True)
+class Intervals:
+    """Every how many steps; 0: never but at the end."""
+
+    log: int
+    evaluate: int
+    checkpoint: int
+
+
+@dataclass(frozen=True)
+class Given:
+    """What the caller hands over as objects; a run that was started with them needs them again."""
+
+    model: Model | torch.nn.Module | None = None
+    objective: Objective | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Plan:
+    """A run before it is computed."""
+
+    recipe: Recipe
+    folder: Path
+    dataset: DataSet
+    task: Task
+    parts: Parts
+    schedule: ResolvedSchedule
+    intervals: Intervals
+    given: Given
+
+    @property
+    def scores_task(self) -> bool:
+        """Whether the model is to answer the task; else it has no head, and the objective's loss selects."""
+        return _objective_type(self.recipe, self.given).scores_task
+
+    def model_fields(self) -> dict[str, Any]:
+        """The fields of the model's configuration that follow from the task."""
+        return self.task.fields(self.dataset) if self.scores_task else {"num_classes": 0}
+
+    def objective(self, model: Model) -> Objective:
+        """The recipe's objective for a model, or the one that was given; fresh parts are initialised by the seed."""
+        recipe = self.recipe
+        if self.given.objective is not None:
+            return self.given.objective
+        kind, options = chosen(OBJECTIVES, recipe.objective, where="objective")
+
+        def criterion() -> Criterion:
+            return self.task.criterion(recipe.loss, self.dataset, self.parts.train)
+
+        setting = Setting(model=model, dataset=self.dataset, target=self.task.target, criterion=criterion)
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(torch_seed(recipe.seed, "objective"))
+            return kind.build(options, setting)
+
+
+def _objective_type(recipe: Recipe, given: Given) -> type[Objective]:
+    if not recipe.objective.name.startswith(GIVEN):
+        return chosen(OBJECTIVES, recipe.objective, where="objective")[0].objective
+    if given.objective is None:
+        raise RunError(
+            f"This run's objective ({recipe.objective.name.removeprefix(GIVEN)}) was given as an object: give it again,"
+            " as vitlab.resume(run, objective=...)."
+        )
+    return type(given.objective)
+
+
+def make_plan(recipe: Recipe, folder: Path, dataset: DataSet, given: Given) -> Plan:
+    """The plan of a run over a data set that was opened for it."""
+    task, parts = task_of(recipe), divide(dataset)
+    if _objective_type(recipe, given).scores_task:
+        task.check(dataset)
+    if recipe.patience is not None and parts.val is None:
+        raise ConfigError("patience waits for a better score on a held-out part, and there is none: hold one out.")
+    pace = Pace(recipe.batch_size, len(parts.train))
+    schedule = resolve(recipe.schedule, pace)
+    every = {
+        name: steps(getattr(recipe, f"{name}_every"), pace, total=schedule.total)
+        for name in ("log", "evaluate", "checkpoint")
+    }
+    return Plan(
+        recipe=recipe,
+        folder=folder,
+        dataset=dataset,
+        task=task,
+        parts=parts,
+        schedule=schedule,
+        intervals=Intervals(**every),
+        given=given,
+    )
+
+
+def task_of(recipe: Recipe) -> Task:
+    """What a recipe's model is for."""
+    kind, options = chosen(TASKS, recipe.task, where="task")
+    return kind.build(options)
+
+
+def divide(dataset: DataSet) -> Parts:
+    """The parts of a set, of which there is one to train on."""
+    train = dataset.splits.get("train")
+    if train is None or len(train) == 0:
+        raise Error(f"{dataset.name} has no training images.")
+    return Parts(train, dataset.splits.get("val"), dataset.splits.get("test"))
+
+
+def open_parts(recipe: Recipe) -> DataSet:
+    """The recipe's data; where it has no validation part, a fraction of train is held out for it.
+
+    Of a set whose results are reported on its val part, that one is test, unless nothing is held out.
+    """
+    dataset = open_data(recipe.data.source, val_fraction=recipe.data.val_fraction)
+    if dataset.name in REPORTED_ON_VAL and recipe.data.val_fraction and set(dataset.splits) == {"train", "val"}:
+        dataset = arrange(dataset, {"train": ("train",), "test": ("val",)})
+    if "val" not in dataset.splits and "train" in dataset.splits:
+        dataset = hold_out(dataset, recipe.data.val_fraction)
+    return dataset
+
+
+def planned_steps(recipe: Recipe, dataset: DataSet) -> int:
+    """How many steps a recipe makes over a data set."""
+    return resolve(recipe.schedule, Pace(recipe.batch_size, len(divide(dataset).train))).total

@@ -1,0 +1,112 @@
+"""The score of a held-out part: the task's, or where the model does not answer the task, the objective's own loss."""
+
+import contextlib
+import math
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+from torch.distributed.fsdp import FSDPModule
+
+from vitlab.core.preprocess import Preprocess
+from vitlab.data.contract import Split, Values
+from vitlab.data.loader import evaluation_batches
+from vitlab.data.order import EvaluationOrder
+from vitlab.data.resident import Pixels
+from vitlab.data.targets import as_target
+from vitlab.models.contract import Model, evaluating
+from vitlab.tasks.contract import Scorer, Scores
+from vitlab.training.distribution import World
+from vitlab.training.learner import Learner
+from vitlab.training.step import Autocast, Feed
+
+
+@dataclass(frozen=True, kw_only=True)
+class Scoring:
+    """What every scoring of a run has in common; `signalled` says whether a signal came."""
+
+    target: str
+    num_classes: int
+    batch_size: int
+    num_workers: int
+    max_unreadable: float
+    world: World
+    autocast: Autocast
+    signalled: Callable[[], int]
+
+    def score(
+        self, called: Learner | Model, preprocess: Preprocess, scorer: Scorer, split: Split, pixels: Pixels | None
+    ) -> Scores | None:
+        """The task's score over a split, each sample once; None where a signal comes before the last of it."""
+        sums: Tensor | None = None
+        with torch.no_grad(), self.autocast(), _evaluating(called):  # inference mode does not go with sharded models
+            for images, target, counts in self._batches(preprocess, split, pixels):
+                if self.signalled():
+                    return None
+                part = scorer.sums(called(images), target, counts)
+                sums = part if sums is None else sums + part
+        assert sums is not None
+        if self.world.size > 1:
+            torch.distributed.all_reduce(sums)
+        return scorer.scores(sums)
+
+    def own_score(self, learner: Learner, feed: Feed, num_images: int) -> Scores | None:
+        """The mean of the objective's loss over a split, as its feed augments it; lower is better."""
+        total, num = (
+            torch.zeros((), dtype=torch.float64, device=self.world.device),
+            math.ceil(num_images / self.batch_size),
+        )
+        progress, phase = torch.ones((), device=self.world.device), next(iter(learner.phases))
+        with torch.no_grad(), self.autocast(), _evaluating(learner):
+            for step in range(num):
+                if self.signalled():
+                    return None
+                total += learner(feed.batch(step), progress, phase)[0]
+        if self.world.size > 1:
+            torch.distributed.all_reduce(total)
+        loss = total.item() / num / self.world.size
+        return {"score": -loss, "loss": loss, "count": float(num * self.batch_size)}
+
+    def _batches(
+        self, preprocess: Preprocess, split: Split, pixels: Pixels | None
+    ) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
+        """A process's share of a split: images, targets, and which of them count.
+
+        All processes get equally many batches, since those of a sharded model must call it together.
+        """
+        world = self.world
+        size = max(self.batch_size // world.size, 1) * world.size
+        target = split.targets[self.target]
+        if pixels is None or not isinstance(target, Values):
+            batches = evaluation_batches(
+                split,
+                preprocess,
+                targets=(self.target,),
+                batch_size=size,
+                num_workers=self.num_workers,
+                rank=world.rank,
+                world=world.size,
+                max_damaged=self.max_unreadable,
+            )
+            for batch in batches:
+                images = preprocess.normalise(batch.images.to(world.device))
+                values = as_target(batch.targets[self.target].to(world.device), target.kind, self.num_classes)
+                yield images, values, batch.counts.to(world.device)
+            return
+        known, order = torch.from_numpy(target.values).to(world.device), EvaluationOrder(len(split), size, world.size)
+        for step in range(len(order)):
+            indices, counts = (torch.from_numpy(part).to(world.device) for part in order.batch(step, world.rank))
+            readable = counts if pixels.whole is None else counts & pixels.whole[indices]
+            values = as_target(known[indices], target.kind, self.num_classes)
+            yield preprocess.normalise(pixels.values[indices]), values, readable
+
+
+@contextlib.contextmanager
+def _evaluating(called: Learner | Model) -> Iterator[None]:
+    with evaluating(called):
+        try:
+            yield
+        finally:
+            if isinstance(called, FSDPModule):
+                called.reshard()  # what was gathered here must not outlive the weights that it was gathered from

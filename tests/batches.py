@@ -1,0 +1,44 @@
+"""Batches and steppers for tests of what a step does."""
+
+import dataclasses
+
+import torch
+from torch import Tensor
+
+from vitlab.data.batch import Batch, Stream
+from vitlab.models.contract import Model
+from vitlab.objectives.contract import Objective
+from vitlab.training.average import Average
+from vitlab.training.distribution import World
+from vitlab.training.learner import Learner
+from vitlab.training.optimisers import Optimiser, build
+from vitlab.training.state import State
+from vitlab.training.step import Feed, Stepper, Turn
+
+ALONE = World(0, 1, torch.device("cpu"))
+
+
+def labelled(images: Tensor, targets: Tensor) -> Batch:
+    """One stream of images with a label each."""
+    return Batch({"train": Stream((images,), {"label": targets}, torch.arange(len(images)))})
+
+
+def stepping(
+    model: Model,
+    objective: Objective,
+    spec: Optimiser,
+    feed: Feed,
+    *,
+    accumulate: int = 1,
+    average: float | None = None,
+    seed: int = 0,
+) -> tuple[State, Stepper]:
+    """A state and a stepper over the objective's phases, alone on a CPU."""
+    learner = Learner(model.train(), objective)
+    turns: list[Turn] = []
+    for name in learner.phases:
+        learner.turn(name)
+        own = dataclasses.replace(spec, **learner.phases[name].optimizer)
+        turns.append(Turn(name, learner, build(model, objective.param_groups(), own), own))
+    state = State(learner, {turn.name: turn.optimizers for turn in turns}, Average(model, average) if average else None)
+    return state, Stepper(state, turns, feed, total=100, accumulate=accumulate, seed=seed, world=ALONE)

@@ -1,0 +1,354 @@
+"""What every objective promises: those of the house, and the masked autoencoder of docs/extending.md."""
+
+import dataclasses
+import json
+import math
+import re
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+from safetensors.torch import load_file
+
+import documented
+import processes
+import vitlab
+from batches import labelled
+from changing import changed, lose_at
+from short_runs import short_recipe, write_small_set
+from tiny_vits import SIZES, random_vit
+from vitlab.cli import main
+from vitlab.core import registry
+from vitlab.core.config import Choice, to_dict
+from vitlab.core.errors import ConfigError, DataError
+from vitlab.data.batch import Batch
+from vitlab.data.open import open_data
+from vitlab.models.contract import Model
+from vitlab.models.vit import ViTConfig
+from vitlab.objectives import OBJECTIVES
+from vitlab.objectives.contract import Criterion, Objective, ObjectiveKind, Setting
+from vitlab.objectives.cross_entropy import Loss
+from vitlab.objectives.supervised import Supervised
+from vitlab.tasks.classification import Classification
+from vitlab.training import session
+from vitlab.training.learner import Learner
+from vitlab.training.recipe import Recipe, read_recipe
+
+MAE = documented.named("objective")
+NAMES = [*OBJECTIVES.names(), MAE]
+every = pytest.mark.parametrize("name", NAMES, ids=[*OBJECTIVES.names(), "mae"])  # a path is another in each process
+# every option of every objective, away from its default; TEACHER stands for a model that is there
+OPTIONS: dict[str, dict[str, Any]] = {
+    "supervised": {},
+    "distillation": {"teacher": "TEACHER", "kind": "soft", "alpha": 0.25, "tau": 2.0},
+    MAE: {"mask_ratio": 0.5, "width": 32},
+}
+# models with parts that not every path through them takes
+VITS: list[dict[str, Any]] = [
+    {},
+    {"pool": "mean", "class_token": False, "num_registers": 1},
+    {"pool": "attention", "norm_pooled": True},
+    {"representation": 5},
+    {"distill_token": True},
+    {"positions": "relative2d", "pool": "mean"},
+]
+SCRIPT = """
+import json, sys
+from pathlib import Path
+from vitlab.core.registry import permit
+from vitlab.training import session
+from vitlab.training.recipe import read_recipe
+
+for path in sorted(Path(sys.argv[1]).glob("*.json")):
+    recipe = read_recipe(json.loads(path.read_text()), where="test")
+    permit(*recipe.names().values())
+    session.train(recipe, path.with_suffix(""), device="cpu", show=False)
+"""
+
+
+@pytest.fixture(scope="module")
+def here(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with a small set, the same pictures without labels, and a teacher."""
+    folder = tmp_path_factory.mktemp("objectives")
+    write_small_set(folder / "small.npz")
+    torch.manual_seed(0)
+    vitlab.save(random_vit(ViTConfig(**SIZES, num_classes=3)), folder / "teacher")
+    (folder / "flat").mkdir()
+    for i in range(20):
+        Image.fromarray(np.full((8, 8, 3), 10 * i, np.uint8)).save(folder / "flat" / f"{i}.png")
+    return folder
+
+
+def options(name: str, here: Path) -> dict[str, Any]:
+    return {field: str(here / "teacher") if value == "TEACHER" else value for field, value in OPTIONS[name].items()}
+
+
+def built(name: str, here: Path, **fields: Any) -> tuple[ObjectiveKind, Model, Objective]:
+    """An objective by its options, for a tiny ViT with no two parameters alike."""
+    kind = OBJECTIVES.find(name)
+    sizes: dict[str, Any] = {**SIZES, "num_classes": 3 if kind.objective.scores_task else 0, **fields}
+    model, dataset = random_vit(ViTConfig(**sizes)), open_data(here / "small.npz")
+
+    def criterion() -> Criterion:
+        return Classification().criterion(Loss(), dataset, dataset.splits["train"])
+
+    setting = Setting(model=model, dataset=dataset, target="label", criterion=criterion)
+    return kind, model.train(), kind.build(kind.options(**options(name, here)), setting)
+
+
+def batch_of(num: int = 6) -> Batch:
+    generator = torch.Generator().manual_seed(0)
+    labels = torch.eye(3)[torch.arange(num) % 3]
+    return labelled(torch.randn(num, 3, 8, 8, generator=generator), labels)
+
+
+def recipe_for(name: str, here: Path, **fields: object) -> Recipe:
+    """Eight steps by an objective, without what it does not take and without what follows the rank."""
+    plain = {"augmentation.mixup": 0.0, "augmentation.cutmix": 0.0, "model.dropout": 0.0, "model.drop_path": 0.0}
+    sgd = {"optimiser.name": "sgd", "optimiser.weight_decay": 0.0, "optimiser.rate": 0.05}
+    steps = {"schedule.total": "8 steps", "schedule.warmup": "2 steps", "keep": "last", "evaluate_every": "4 steps"}
+    wanted = plain | sgd | steps | {"checkpoint_every": "3 steps"} | fields
+    short = changed(short_recipe(here / "small.npz"), **wanted)
+    return dataclasses.replace(short, objective=Choice(name, options(name, here)))
+
+
+def weights(run: Path) -> dict[str, torch.Tensor]:
+    return load_file(run / "model" / "model.safetensors")
+
+
+@every
+def test_it_describes_itself(name: str) -> None:
+    kind = OBJECTIVES.find(name)
+    assert re.fullmatch(r"[a-z][a-z0-9-]*", kind.name)
+    assert kind.summary
+    assert "\n" not in kind.summary
+    assert issubclass(kind.objective, Objective)
+    assert kind.options.__dataclass_params__.frozen
+    default = to_dict(kind.options())  # all have defaults
+    assert set(OPTIONS[name]) == set(default)
+    assert all(OPTIONS[name][field] != value for field, value in default.items())
+
+
+@every
+def test_its_loss_is_a_mean_over_images(name: str, here: Path) -> None:
+    """A finite scalar; where the loss is over single images, parts of a batch add up to it."""
+    kind, model, objective = built(name, here)
+    learner, batch, progress = Learner(model, objective), batch_of(), torch.tensor(0.5)
+    for phase in learner.phases:
+        loss, metrics = learner(batch, progress, phase)
+        assert loss.shape == ()
+        assert math.isfinite(loss.item())
+        assert loss.requires_grad
+        assert all(value.shape == () and value.isfinite() for value in metrics.values())
+        assert not any(value.requires_grad for value in metrics.values())
+        if not kind.objective.whole_batch:
+            parts = [learner(part, progress, phase)[0] * len(part) / len(batch) for part in batch.parts(3)]
+            torch.testing.assert_close(sum(parts), loss)
+
+
+@every
+@pytest.mark.parametrize("fields", VITS, ids=lambda fields: "-".join(fields) or "plain")
+def test_gradients_reach_what_is_trained_and_nothing_else(name: str, fields: dict[str, Any], here: Path) -> None:
+    _, model, objective = built(name, here, **fields)
+    learner = Learner(model, objective)
+    trained = {phase: {own for own, _ in learner.trained(phase)} for phase in learner.phases}
+    assert all(trained.values())
+    for phase in learner.phases:
+        learner.zero_grad()
+        learner.turn(phase)
+        learner(batch_of(), torch.tensor(0.5), phase)[0].backward()
+        reached = {own for own, parameter in learner.named_parameters() if parameter.grad is not None}
+        assert reached == trained[phase]
+        still = {own for own, parameter in learner.named_parameters() if own in reached and not parameter.grad.any()}  # pyright: ignore[reportOptionalMemberAccess]
+        assert still == set()
+        if objective.teacher is not None:
+            assert all(parameter.grad is None for parameter in objective.teacher.parameters())
+    never = {own for own, _ in learner.named_parameters()} - set[str]().union(*trained.values())
+    assert not any(parameter.requires_grad for own, parameter in learner.named_parameters() if own in never)
+    groups = [parameter for group in objective.param_groups() for parameter in group["params"]]
+    assert {id(p) for p in groups} == {id(p) for p in objective.parameters() if p.requires_grad}
+
+
+@every
+def test_its_options_survive_json_and_the_command_line(
+    name: str, here: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Of the command line's defaults each is the objective's own; a wrong value or name is one sentence."""
+    given: list[Recipe] = []
+
+    def train(recipe: Recipe, **_: object) -> SimpleNamespace:
+        given.append(recipe)
+        return SimpleNamespace(status=0, folder=here, reason="signal", step=0, scores={})
+
+    monkeypatch.setattr("vitlab.api.train", train)
+    wanted = options(name, here)
+    flags = [text for field, value in wanted.items() for text in (f"--objective.{field.replace('_', '-')}", str(value))]
+    assert main(["train", "digits", "--objective", name, *flags]) == 0
+    assert main(["train", "digits", "--objective", name]) == 0
+    assert given[0].objective == Choice(name, wanted)
+    assert given[1].objective == Choice(name, to_dict(OBJECTIVES.find(name).options()))
+    for recipe in given:
+        assert read_recipe(json.loads(json.dumps(to_dict(recipe))), where="test") == recipe
+    capsys.readouterr()
+    assert main(["train", "digits", "--objective", name, "--objective.colour", "3"]) == 2
+    said = capsys.readouterr().err
+    assert said.count("\n") == 1
+    assert "--objective.colour" in said
+
+
+@every
+def test_a_lost_run_resumes_to_the_bit(name: str, here: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    recipe = recipe_for(name, here, **{"model.dropout": 0.1, "optimiser.name": "adamw", "optimiser.rate": 1e-3})
+    whole = session.train(recipe, tmp_path / "whole", device="cpu", show=False)
+    with monkeypatch.context() as patch:
+        lose_at(5, patch)
+        with pytest.raises(KeyboardInterrupt):
+            session.train(recipe, tmp_path / "lost", device="cpu", show=False)
+    again = session.resume(tmp_path / "lost", device="cpu", show=False)
+    found, expected = weights(tmp_path / "lost"), weights(tmp_path / "whole")
+    assert found.keys() == expected.keys()
+    assert all(torch.equal(found[own], expected[own]) for own in expected)
+    assert again.scores == whole.scores
+    assert math.isfinite(again.scores["val score"])
+
+
+def test_two_processes_are_one(here: Path, tmp_path: Path) -> None:
+    """All objectives in one launch, as copies; one with parameters of its own as shards too."""
+    runs = {f"{i}": recipe_for(name, here) for i, name in enumerate(NAMES)}
+    runs["shards"] = recipe_for(MAE, here, spread="shard")
+    for file, recipe in runs.items():
+        (tmp_path / f"{file}.json").write_text(json.dumps(to_dict(recipe)))
+    (tmp_path / "launched.py").write_text(SCRIPT)
+    launched = processes.torchrun(tmp_path / "launched.py", tmp_path)
+    assert launched.returncode == 0, launched.stderr[-3000:]
+    for file, recipe in runs.items():
+        whole = changed(recipe, spread="auto")
+        alone = session.train(whole, tmp_path / f"{file} alone", device="cpu", show=False)
+        found, expected = weights(tmp_path / file), weights(tmp_path / f"{file} alone")
+        for own, value in expected.items():
+            torch.testing.assert_close(
+                found[own], value, rtol=1e-5, atol=1e-5, msg=f"{file} {recipe.objective.name}: {own}"
+            )
+        result = json.loads((tmp_path / file / "result.json").read_text())
+        assert result["val score"] == pytest.approx(alone.scores["val score"], rel=1e-4)
+
+
+@pytest.mark.compiled
+def test_it_compiles(here: Path) -> None:
+    """As one graph, the loss and its gradients as without."""
+    for name in NAMES:
+        _, model, objective = built(name, here, depth=1)
+        learner, batch = Learner(model, objective), batch_of()
+        for phase in learner.phases:
+            learner.turn(phase)
+            expected = _gradients(learner, learner, batch, phase)
+            found = _gradients(torch.compile(learner, backend="aot_eager", fullgraph=True), learner, batch, phase)
+            torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-5)
+
+
+def _gradients(called: Any, learner: Learner, batch: Batch, phase: str) -> dict[str, torch.Tensor]:
+    learner.zero_grad()
+    torch.manual_seed(0)
+    loss, _ = called(batch, torch.tensor(0.5), phase)
+    loss.backward()
+    made = {own: p.grad.clone() for own, p in learner.named_parameters() if p.grad is not None}
+    return {"loss": loss.detach(), **made}
+
+
+@every
+def test_without_labels(name: str, here: Path, tmp_path: Path) -> None:
+    """Who learns labels refuses images that have none, in one sentence; who does not trains on them."""
+    recipe = recipe_for(name, here, **{"data.source": str(here / "flat"), "batch_size": 4})
+    if OBJECTIVES.find(name).objective.scores_task:
+        with pytest.raises(DataError, match="has no labels, and a classifier learns from labels") as caught:
+            session.train(recipe, tmp_path / "run", device="cpu", show=False)
+        assert "\n" not in str(caught.value)
+    else:
+        ended = session.train(recipe, tmp_path / "run", device="cpu", show=False)
+        assert (ended.reason, ended.step) == ("done", 8)
+
+
+@every
+def test_mixing_needs_labels(name: str, here: Path, tmp_path: Path) -> None:
+    steps = {"schedule.total": "1 step", "schedule.warmup": "0 steps"}
+    recipe = recipe_for(name, here, **{"augmentation.mixup": 0.8, **steps})
+    if OBJECTIVES.find(name).objective.scores_task:
+        assert session.train(recipe, tmp_path / "run", device="cpu", show=False).step == 1
+    else:
+        with pytest.raises(ConfigError, match="the stream 'train' has no targets: leave them out"):
+            session.train(recipe, tmp_path / "run", device="cpu", show=False)
+
+
+@every
+def test_a_name_that_is_only_saved_is_not_run(name: str, here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    recipe = json.loads(json.dumps(to_dict(recipe_for(name, here))))
+    monkeypatch.setattr(registry, "_permitted", set[str]())
+    read = read_recipe(recipe, where="test")  # reading a recipe runs nothing
+    if registry.is_in_a_file(name):
+        with pytest.raises(ConfigError, match=r"is code in a file, which is not run .*: give its name again") as caught:
+            OBJECTIVES.find(read.objective.name)
+        assert "\n" not in str(caught.value)
+    else:
+        assert OBJECTIVES.find(read.objective.name).name == name
+
+
+class Contrast(Supervised):  # pyright: ignore[reportGeneralTypeIssues]
+    whole_batch = True
+
+
+def test_a_loss_over_a_whole_batch_refuses_accumulation(here: Path, tmp_path: Path) -> None:
+    _, _, objective = built("supervised", here)
+    objective.__class__ = Contrast
+    recipe = recipe_for("supervised", here, accumulate=2)
+    with pytest.raises(ConfigError, match="compares all images of a batch: accumulate must be 1"):
+        vitlab.train(recipe, objective=objective, out=tmp_path / "run", device="cpu")
+
+
+def test_distillation_refuses_what_it_cannot_do(here: Path) -> None:
+    kind, model = OBJECTIVES.find("distillation"), random_vit(ViTConfig(**SIZES, num_classes=3))
+    dataset = open_data(here / "small.npz")
+
+    class Squared(Criterion):
+        def losses(self, outputs: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
+            return (outputs - target).square().mean(dim=1)
+
+    setting = Setting(model=model, dataset=dataset, target="label", criterion=Squared)
+    with pytest.raises(ConfigError, match=r"needs a teacher: name a trained model \(--objective.teacher SOURCE\)"):
+        kind.build(kind.options(), setting)
+    with pytest.raises(ConfigError, match="Distillation is for classification"):
+        kind.build(kind.options(teacher=str(here / "teacher")), setting)
+
+
+def test_the_autoencoder_refuses_a_model_without_patches(here: Path, tmp_path: Path) -> None:
+    fields = {"model.source": "bit-r50x1", "model.set": ["layers=1,1,1,1"], "model.image_size": 32}
+    with pytest.raises(ConfigError, match="does not cut images into patches: choose a Vision Transformer"):
+        session.train(recipe_for(MAE, here, **fields), tmp_path / "run", device="cpu", show=False)
+
+
+def test_the_autoencoder_predicts_removed_patches_only(here: Path) -> None:
+    """With a decoder that says nothing, each removed patch's loss is the mean square of its normalised pixels."""
+    _, model, objective = built(MAE, here)
+    own: Any = objective
+    with torch.no_grad():
+        own.leave.weight.zero_()
+        own.leave.bias.zero_()
+    batch = batch_of()
+    loss, _ = objective.loss(model, batch, torch.tensor(0.0))
+    n = 4 * 4 * 3  # torch's variance divides by n - 1
+    assert loss.item() == pytest.approx((n - 1) / n, rel=1e-4)
+    seen = batch.images.clone().requires_grad_()
+    with torch.no_grad():
+        own.leave.weight.normal_()
+    shown = Batch({"train": dataclasses.replace(batch.first, views=(seen,))})
+    encoded: list[torch.Tensor] = []
+    handle = own.enter.register_forward_hook(lambda _, given, __: encoded.append(given[0]))
+    objective.loss(model, shown, torch.tensor(0.0))
+    handle.remove()
+    [gradient] = torch.autograd.grad(encoded[0].square().sum(), seen)
+    patches = gradient.unfold(2, 4, 4).unfold(3, 4, 4).abs().sum(dim=(1, 4, 5)).flatten(1)  # [B, 4]
+    assert (patches > 0).sum(dim=1).tolist() == [2] * 6  # half of the patches enter the model
+    assert len({tuple(row) for row in (patches > 0).tolist()}) > 1  # other ones of other images

@@ -1,0 +1,71 @@
+"""The masked autoencoder of docs/extending.md on a GPU: captured, compiled and captured, and resumed."""
+
+import dataclasses
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file
+
+import documented
+from changing import changed, lose_at
+from vitlab.core.config import Choice
+from vitlab.objectives import OBJECTIVES
+from vitlab.training import session
+from vitlab.training.captured import CapturedStepper
+from vitlab.training.recipe import Recipe
+
+pytestmark = [
+    pytest.mark.gpu,
+    pytest.mark.filterwarnings("ignore:TensorFloat32 tensor cores"),  # float32 here is to be exact
+    pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor that is not a leaf"),  # torch's, hidden by it
+]
+
+
+@pytest.fixture
+def masked(short: Recipe) -> Recipe:
+    """24 steps without dropout, whose numbers a GPU draws otherwise, and in float32 throughout."""
+    plain = {"augmentation.mixup": 0.0, "augmentation.cutmix": 0.0, "model.dropout": 0.0, "model.drop_path": 0.0}
+    exact = {"precision": "float32", "keep": "last", "optimiser.rate": 1e-3}
+    return dataclasses.replace(changed(short, **plain, **exact), objective=Choice(documented.named("objective")))
+
+
+def final(folder: Path) -> torch.Tensor:
+    return torch.cat([value.flatten() for value in load_file(folder / "model" / "model.safetensors").values()])
+
+
+def close(a: torch.Tensor, b: torch.Tensor) -> float:
+    return ((a - b).norm() / b.norm()).item()
+
+
+@pytest.mark.parametrize("compiled", [False, pytest.param(True, marks=pytest.mark.compiled)])
+def test_it_trains_captured(masked: Recipe, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, compiled: bool) -> None:
+    """The same as step by step, and as on a CPU: what is removed is counted from places, wherever it is computed."""
+    used: list[int] = []
+    made = CapturedStepper.__call__
+    monkeypatch.setattr(
+        CapturedStepper, "__call__", lambda self, step, rate: (used.append(step), made(self, step, rate))[1]
+    )
+    session.train(changed(masked, compile=compiled), tmp_path / "captured", device="cuda", show=False)
+    assert used == list(range(24))
+    monkeypatch.setattr(OBJECTIVES.find(masked.objective.name).objective, "capturable", False)
+    session.train(masked, tmp_path / "eager", device="cuda", show=False)
+    assert len(used) == 24
+    session.train(masked, tmp_path / "cpu", device="cpu", show=False)
+    assert close(final(tmp_path / "captured"), final(tmp_path / "eager")) < 1e-3
+    assert close(final(tmp_path / "eager"), final(tmp_path / "cpu")) < 1e-3
+
+
+def test_a_lost_captured_run_resumes(masked: Recipe, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    session.train(masked, tmp_path / "whole", device="cuda", show=False)
+    with monkeypatch.context() as patch:
+        lose_at(13, patch, CapturedStepper)
+        with pytest.raises(KeyboardInterrupt):
+            session.train(masked, tmp_path / "lost", device="cuda", show=False)
+    session.resume(tmp_path / "lost", device="cuda", show=False)
+    assert close(final(tmp_path / "lost"), final(tmp_path / "whole")) < 1e-5
+
+
+def test_it_trains_in_bf16(masked: Recipe, tmp_path: Path) -> None:
+    ended = session.train(changed(masked, precision="auto"), tmp_path / "run", device="cuda", show=False)
+    assert -1.1 < ended.scores["val score"] < 0  # normalised pixels have a variance of 1: what a constant would get

@@ -1,0 +1,165 @@
+"""What a run is to do, refused before anything is computed; and recipes of earlier versions."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from PIL import Image
+from torch import Tensor
+
+from changing import changed
+from short_runs import short, small_set
+from vitlab.core.config import Choice, to_dict
+from vitlab.core.errors import ConfigError, DataError, Error, UnknownNameError
+from vitlab.data.batch import Batch
+from vitlab.data.contract import DataSet, Split
+from vitlab.models.contract import Model
+from vitlab.objectives.contract import Metrics, Objective
+from vitlab.objectives.supervised import Supervised
+from vitlab.training.model import build_model
+from vitlab.training.plan import Given, Intervals, Plan, make_plan, open_parts, planned_steps
+from vitlab.training.recipe import Recipe, read_recipe
+from vitlab.training.run import RunError
+from vitlab.training.session import with_given
+
+__all__ = ["short", "small_set"]
+HERE = Path("a run")
+
+
+class Alone(Objective):
+    """Learns from images alone."""
+
+    scores_task = False
+
+    def loss(self, model: Model, batch: Batch, progress: Tensor) -> tuple[Tensor, Metrics]:
+        return model(batch.images).mean() + progress, {}
+
+
+def plan_of(recipe: Recipe, given: Given | None = None) -> Plan:
+    return make_plan(recipe, HERE, open_parts(recipe), given or Given())
+
+
+@pytest.fixture
+def unlabelled(short: Recipe, tmp_path: Path) -> Recipe:
+    (tmp_path / "pictures").mkdir()
+    for i in range(12):
+        Image.new("RGB", (8, 8), (i, i, i)).save(tmp_path / "pictures" / f"{i}.png")
+    return changed(short, **{"data.source": str(tmp_path / "pictures"), "data.val_fraction": 0.0})
+
+
+def test_durations_become_steps(short: Recipe) -> None:
+    """92 of 120 images are trained on, in batches of 16: 5.75 steps per epoch."""
+    plan = plan_of(changed(short, **{"schedule.total": "5 epochs", "evaluate_every": "1 epoch", "log_every": "10%"}))
+    assert (len(plan.parts.train), plan.schedule.total, plan.schedule.warmup) == (92, 29, 4)
+    assert plan.intervals == Intervals(log=3, evaluate=6, checkpoint=4)
+    assert planned_steps(plan.recipe, plan.dataset) == 29
+
+
+def test_a_classifier_needs_labels(unlabelled: Recipe) -> None:
+    with pytest.raises(DataError, match="has no labels, and a classifier learns from labels"):
+        plan_of(unlabelled)
+
+
+def test_a_classifier_needs_classes(short: Recipe) -> None:
+    train = open_parts(short).splits["train"]
+    ages = Split.labelled(train.images, np.linspace(0, 1, len(train), dtype=np.float32), "number")
+    with pytest.raises(DataError, match="ages has numbers as labels, and a classifier learns classes"):
+        make_plan(short, HERE, DataSet("ages", (), {"train": ages}, ""), Given())
+
+
+def test_an_objective_that_needs_none_takes_images_alone(unlabelled: Recipe) -> None:
+    given = Given(objective=Alone())
+    plan = plan_of(with_given(unlabelled, given), given)
+    assert not plan.scores_task
+    assert plan.model_fields() == {"num_classes": 0}
+    model = build_model(plan)
+    assert model.config.num_classes == 0
+    assert plan.objective(model) is given.objective
+
+
+def test_the_tasks_head_and_loss_are_the_datas(short: Recipe) -> None:
+    plan = plan_of(short)
+    assert plan.scores_task
+    assert plan.model_fields() == {"num_classes": 3}
+    model = build_model(plan)
+    assert (model.config.num_classes, model.labels) == (3, ("0", "1", "2"))
+    assert isinstance(plan.objective(model), Supervised)
+
+
+def test_patience_needs_a_held_out_part(short: Recipe) -> None:
+    with pytest.raises(ConfigError, match="patience waits for a better score on a held-out part, and there is none"):
+        plan_of(changed(short, patience=2, **{"data.val_fraction": 0.0}))
+    assert plan_of(changed(short, patience=2)).parts.val is not None
+
+
+def test_a_given_objective_is_given_again(short: Recipe) -> None:
+    recipe = with_given(short, Given(objective=Alone()))
+    assert recipe.objective == Choice("given:Alone")
+    with pytest.raises(RunError, match=r"objective \(Alone\) was given as an object: give it again, as vitlab\.resume"):
+        plan_of(recipe)
+    assert read_recipe(to_dict(recipe), where="recipe.json") == recipe
+
+
+def test_a_given_model_is_given_again(short: Recipe) -> None:
+    with pytest.raises(RunError, match=r"model \(Net\) was given as an object: give it again, as vitlab\.resume"):
+        build_model(plan_of(changed(short, **{"model.source": "given:Net"})))
+
+
+@pytest.mark.parametrize("splits", [{}, {"train": 0}])
+def test_nothing_to_train_on_is_refused(short: Recipe, splits: dict[str, int]) -> None:
+    dataset = open_parts(short)
+    none = {name: dataset.splits["train"].take(np.arange(num)) for name, num in splits.items()}
+    with pytest.raises(Error, match="empty has no training images"):
+        make_plan(short, HERE, DataSet("empty", dataset.classes, none, ""), Given())
+
+
+def test_classes_that_are_too_small_are_refused(short: Recipe) -> None:
+    dataset = open_parts(short)
+    train = dataset.splits["train"]
+    rows = np.concatenate([np.flatnonzero(train.labels != 2), np.flatnonzero(train.labels == 2)[:1]])
+    few = DataSet("few", dataset.classes, {"train": Split(train.take(rows).images, train.take(rows).targets)}, "")
+    with pytest.raises(Error, match="the class '2' has fewer than two images"):
+        make_plan(short, HERE, few, Given())
+
+
+def old(short: Recipe, teacher: dict[str, Any]) -> dict[str, Any]:
+    """A recipe as an earlier version wrote it."""
+    fields = to_dict(short)
+    del fields["objective"], fields["task"]
+    return {**fields, "teacher": teacher}
+
+
+def test_an_old_recipe_with_a_teacher_is_a_distillation(short: Recipe) -> None:
+    teacher = {"source": "runs/big", "kind": "soft", "alpha": 0.1, "tau": 2.0}
+    recipe = read_recipe(old(short, teacher), where="recipe.json")
+    options = {"teacher": "runs/big", "kind": "soft", "alpha": 0.1, "tau": 2.0}
+    assert recipe == changed(short, objective={"name": "distillation", **options})
+    assert recipe.objective == Choice("distillation", options)
+
+
+def test_an_old_recipe_without_a_teacher_is_supervised(short: Recipe) -> None:
+    teacher = {"source": None, "kind": "hard", "alpha": 0.5, "tau": 3.0}
+    assert read_recipe(old(short, teacher), where="recipe.json") == short
+
+
+@pytest.mark.parametrize(
+    ("objective", "error", "sentence"),
+    [
+        ("supervise", UnknownNameError, "There is no objective named 'supervise'. Did you mean supervised?"),
+        ({"name": "distillation", "alfa": 1}, ConfigError, "objective: there is no field 'alfa'. Did you mean alpha?"),
+        ({"name": "distillation", "kind": "mild"}, ConfigError, "objective: kind must be hard | soft, not 'mild'."),
+    ],
+)
+def test_an_objective_is_checked_with_the_recipe(
+    short: Recipe, objective: Any, error: type[Error], sentence: str
+) -> None:
+    with pytest.raises(error) as caught:
+        changed(short, objective=objective)
+    assert str(caught.value) == sentence
+
+
+def test_options_that_are_not_given_are_filled_in(short: Recipe) -> None:
+    recipe = changed(short, objective={"name": "distillation", "teacher": "x"})
+    assert recipe.objective.options == {"teacher": "x", "kind": "hard", "alpha": 0.5, "tau": 3.0}
+    assert to_dict(recipe)["objective"] == {"name": "distillation", **recipe.objective.options}
