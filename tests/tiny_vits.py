@@ -24,6 +24,7 @@ CHOICES: dict[str, st.SearchStrategy[Any]] = {
     "representation": st.sampled_from([None, 5, 8]),
     "positions": st.sampled_from(["none", "learned", "learned2d", "sincos1d", "sincos2d", "relative", "relative2d"]),
     "positions_at": st.sampled_from(["stem", "every", "shared"]),
+    "rotary": st.booleans(),
     "positions_for_prefix": st.integers(0, 3),
     "resize_rule": st.sampled_from(["official", "timm", "hf", "torchvision"]),
     "indivisible": st.sampled_from(["error", "pad"]),
@@ -57,6 +58,8 @@ def vit_configs(draw: st.DrawFn, *, max_changes: int | None = None) -> ViTConfig
         fields.get("positions", "").startswith("relative") and fields.get("positions_at") == "stem"
     ):
         fields["positions_at"] = None
+    if fields.get("rotary") and (fields.get("heads") == 4 or fields.get("positions", "").startswith("relative")):
+        fields["rotary"] = False
     return ViTConfig(**fields)
 
 

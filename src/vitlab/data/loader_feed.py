@@ -100,7 +100,9 @@ class _OnDevice:
         }
         aug = self.plan.views[0].augmentation
         if aug.mixes:
-            image, targets["label"] = mix(aug, views[0], targets["label"], places, self.keys[0])
+            image, targets["label"] = mix(
+                aug, views[0], targets["label"], places, self.keys[0], until=self.plan.mix_until
+            )
             views = (image,)
         return Stream(views, targets, places)
 

@@ -123,7 +123,8 @@ class _Resident:
         targets = [values[indices] for values in self.targets.values()]
         aug = self.plan.views[0].augmentation
         if aug.mixes:
-            views[0], targets[0] = mix(aug, views[0], targets[0], places, self._keys[0], self._tables[0])
+            until = self.plan.mix_until
+            views[0], targets[0] = mix(aug, views[0], targets[0], places, self._keys[0], self._tables[0], until)
         yield from (*views, *targets, places)
 
     def _view(self, number: int, pixels: Tensor, places: Tensor) -> Tensor:

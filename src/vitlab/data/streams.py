@@ -33,6 +33,7 @@ class StreamPlan:
     views: tuple[View, ...]
     targets: tuple[str, ...] = ("label",)
     num_classes: int = 0  # of labels of kind class, which become rows of so many
+    mix_until: int | None = None  # the place from which on nothing is mixed any more; None: there is none
 
     def __post_init__(self) -> None:
         if not self.views:

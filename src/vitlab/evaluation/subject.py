@@ -22,7 +22,8 @@ Precision: TypeAlias = Literal["float32", "bf16"]
 Function: TypeAlias = Callable[[Tensor], Tensor]
 log = logging.getLogger("vitlab")
 
-LATER = (("head", "pooled"),)  # fields that came later, as all models had them before: no part of a fingerprint
+# fields that came later, as all models had them before: no part of a fingerprint
+LATER = (("head", "pooled"), ("rotary", False))
 FEATURES = "measure its features (fewshot, linear, knn)"  # what can be done without the data's classes
 
 

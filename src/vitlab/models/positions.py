@@ -16,6 +16,8 @@ Kind: TypeAlias = Literal["none", "learned", "learned2d", "sincos1d", "sincos2d"
 Rule: TypeAlias = Literal["official", "timm", "hf", "torchvision"]
 Grid: TypeAlias = tuple[int, int]
 
+ROTARY_BASE = 100.0  # RoPE-ViT's for the two axes of a grid (arXiv 2403.13298)
+
 # official: scipy.ndimage.zoom(order=1), which is bilinear with aligned corners
 RULES: dict[Rule, tuple[str, bool, bool]] = {  # mode, aligned corners, antialias
     "official": ("bilinear", True, False),
@@ -83,6 +85,22 @@ def sincos2d(grid: Grid, width: int, *, device: torch.device | None = None) -> F
     angle_y = repeat(y[:, None] * rate, "h r -> (h w) r", w=grid[1])
     angle_x = repeat(x[:, None] * rate, "w r -> (h w) r", h=grid[0])
     return torch.cat([angle_x.sin(), angle_x.cos(), angle_y.sin(), angle_y.cos()], dim=-1).float()
+
+
+def turned(x: Float[Tensor, "b n h d"], layout: Layout) -> Float[Tensor, "b n h d"]:
+    """Rotary positions: values i and i + D_h / 2 of a head turned as a pair, half of the pairs by row, half by column.
+
+    q k^T then depends on the offset of their places. Prefix tokens stay as they are; `x` may hold the first tokens
+    only.
+    """
+    height, width = layout.grid
+    place = torch.arange(height * width, device=x.device)[None] if layout.present is None else layout.present
+    rate = ROTARY_BASE ** -(torch.arange(x.shape[-1] // 4, device=x.device) * (4 / x.shape[-1]))
+    angle = torch.cat([(place // width)[..., None] * rate, (place % width)[..., None] * rate], dim=-1)
+    angle = F.pad(angle, (0, 0, layout.num_prefix, 0))[:, : x.shape[1], None]  # [B or 1, N, 1, D_h / 2]
+    a, b = x.float().chunk(2, dim=-1)
+    cos, sin = angle.cos(), angle.sin()
+    return torch.cat([a * cos - b * sin, b * cos + a * sin], dim=-1).to(x.dtype)
 
 
 @final

@@ -22,7 +22,7 @@ from vitlab.models.contract import AttentionTap, Layout, Model, Taps, Tokens
 from vitlab.models.family import Family
 from vitlab.models.folding import Reader, Weights, after, taken_in
 from vitlab.models.heads import AttentionPool, DistilledHead, HeadKind, build_head
-from vitlab.models.positions import AddedPositions, Kind, RelativePositions, Rule
+from vitlab.models.positions import AddedPositions, Kind, RelativePositions, Rule, turned
 from vitlab.models.short_attention import short_attention, takes
 from vitlab.models.stages import dropped
 from vitlab.models.zoo_vit import VIT_ROWS
@@ -52,6 +52,7 @@ class ViTConfig:
     representation: int | None = None  # the pre-training head's hidden layer (tanh)
     positions: Kind = "learned"
     positions_at: Literal["stem", "every", "shared"] | None = None  # None: the stem, or every layer where relative
+    rotary: bool = False  # besides, q and k are turned by row and column
     positions_for_prefix: int = 1  # how many of the prefix tokens have a position
     resize_rule: Rule = "official"
     indivisible: Literal["error", "pad"] = "error"  # images whose sides the patch does not divide
@@ -101,6 +102,8 @@ class ViTConfig:
             )
         if self.width % self.heads:
             raise ConfigError(f"The width {self.width} is not divisible by the {self.heads} heads.")
+        if self.rotary and (self.relative or self.width // self.heads % 4):
+            raise ConfigError("rotary=True needs heads of a width that 4 divides, and positions that are not relative.")
         if self.pool == "token" and not self.class_token:
             raise ConfigError("pool='token' needs class_token=True; choose pool='mean' or 'attention' without it.")
         if self.distill_token and (self.pool != "token" or self.representation is not None):
@@ -139,13 +142,15 @@ class Attention(nn.Module):
     def __init__(self, config: ViTConfig) -> None:
         super().__init__()
         head_width = config.width // config.heads
-        self.heads, self.dropout = config.heads, config.attention_dropout
+        self.heads, self.dropout, self.rotary = config.heads, config.attention_dropout, config.rotary
         self.qkv = nn.Linear(config.width, 3 * config.width, bias=config.qkv_bias)
         self.q_norm = nn.LayerNorm(head_width, config.norm_eps) if config.qk_norm else None
         self.k_norm = nn.LayerNorm(head_width, config.norm_eps) if config.qk_norm else None
         self.out = nn.Linear(config.width, config.width)
 
-    def project(self, z: Float[Tensor, "b n d"], num_queries: int | None) -> tuple[Tensor, Tensor, Tensor]:
+    def project(
+        self, z: Float[Tensor, "b n d"], layout: Layout, num_queries: int | None
+    ) -> tuple[Tensor, Tensor, Tensor]:
         """q, k and v as [B, heads, N, D_h], queries for the first `num_queries` tokens only."""
         if num_queries is None or num_queries == z.shape[1]:
             q, k, v = rearrange(self.qkv(z), "b n (three h d) -> three b h n d", three=3, h=self.heads)  # (5)
@@ -158,7 +163,17 @@ class Attention(nn.Module):
             k, v = rearrange(kv, "b n (two h d) -> two b h n d", two=2, h=self.heads)
         if self.q_norm is not None and self.k_norm is not None:
             q, k = self.q_norm(q).to(v.dtype), self.k_norm(k).to(v.dtype)
+        if self.rotary:
+            q, k = (turned(part.transpose(1, 2), layout).transpose(1, 2) for part in (q, k))
         return q, k, v
+
+    def packed(self, z: Float[Tensor, "b n d"], layout: Layout) -> Float[Tensor, "b n ddd"]:
+        """q, k and v side by side, as the projection leaves them."""
+        qkv = self.qkv(z)
+        if not self.rotary:
+            return qkv
+        qk, v = qkv.split((2 * z.shape[-1], z.shape[-1]), dim=-1)
+        return torch.cat([turned(qk.unflatten(-1, (2 * self.heads, -1)), layout).flatten(2), v], dim=-1)
 
     def probabilities(
         self,
@@ -169,7 +184,7 @@ class Attention(nn.Module):
     ) -> Float[Tensor, "b h n n"]:
         """A for every token, which the fused product below never forms."""
         del num_queries
-        q, k, _ = self.project(z, None)
+        q, k, _ = self.project(z, layout, None)
         logits = q @ k.transpose(-2, -1) * q.shape[-1] ** -0.5
         return (logits if relative is None else logits + relative(q, layout)).softmax(dim=-1)  # (6)
 
@@ -182,8 +197,8 @@ class Attention(nn.Module):
         num_queries: int | None = None,
     ) -> Float[Tensor, "b m d"]:
         """What a given A makes of z, for looking at how the answer depends on A."""
-        del layout, relative, num_queries
-        _, _, v = self.project(z, None)
+        del relative, num_queries
+        _, _, v = self.project(z, layout, None)
         return self.out(rearrange(A @ v, "b h n d -> b n (h d)"))  # (7), (8)
 
     def forward(
@@ -195,8 +210,8 @@ class Attention(nn.Module):
     ) -> Float[Tensor, "b m d"]:
         plain = num_queries is None and relative is None and self.q_norm is None and not self.dropout
         if plain and takes(z, self.heads):
-            return self.out(short_attention(self.qkv(z), self.heads))  # all of the below, in one kernel
-        q, k, v = self.project(z, num_queries)
+            return self.out(short_attention(self.packed(z, layout), self.heads))  # all of the below, in one kernel
+        q, k, v = self.project(z, layout, num_queries)
         bias = None if relative is None else relative(q, layout)
         heads = F.scaled_dot_product_attention(q, k, v, bias, self.dropout if self.training else 0.0)  # (6), (7)
         return self.out(rearrange(heads, "b h n d -> b n (h d)"))  # (8)

@@ -210,7 +210,8 @@ def main_stream(plan: Plan, split: Split, preprocess: Preprocess) -> StreamPlan:
     order = Order(recipe.seed, len(split), repeats=recipe.data.repeats, weights=weights)
     view = View(recipe.augmentation, preprocess.size)
     targets = (plan.task.target,) if plan.scores_task else ()
-    return StreamPlan("train", split, order, recipe.batch_size, (view,), targets, plan.dataset.num_classes)
+    until = plan.mixed * recipe.batch_size if plan.mixed < plan.schedule.total else None
+    return StreamPlan("train", split, order, recipe.batch_size, (view,), targets, plan.dataset.num_classes, until)
 
 
 def build_feed(

@@ -60,6 +60,7 @@ class Plan:
     parts: Parts
     schedule: ResolvedSchedule
     intervals: Intervals
+    mixed: int  # steps in which images are mixed, where they are at all
     given: Given
 
     @property
@@ -119,6 +120,7 @@ def make_plan(recipe: Recipe, folder: Path, dataset: DataSet, given: Given) -> P
         parts=parts,
         schedule=schedule,
         intervals=Intervals(**every),
+        mixed=steps(recipe.augmentation.mix_until, pace, total=schedule.total),
         given=given,
     )
 

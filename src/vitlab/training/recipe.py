@@ -108,7 +108,7 @@ class Recipe:
         for name, registry in (("task", TASKS), ("objective", OBJECTIVES)):
             if isinstance(choice := getattr(self, name), Choice):
                 object.__setattr__(self, name, complete(registry, choice, where=name))
-        for duration in (self.evaluate_every, self.checkpoint_every, self.log_every):
+        for duration in (self.evaluate_every, self.checkpoint_every, self.log_every, self.augmentation.mix_until):
             parse(duration)
         if self.data.balanced and self.loss.class_weights:
             raise ConfigError("data.balanced and loss.class_weights both even out the classes: choose one of them.")

@@ -108,3 +108,14 @@ def test_off_is_off_and_odd_batches_are_refused():
         mix(Augmentation(mixup=1.0), images, targets, torch.arange(3), KEY)
     with pytest.raises(AssertionError, match="follow each other"):
         mix(Augmentation(mixup=1.0), images[:2], targets[:2], torch.tensor([1, 2]), KEY)
+
+
+def test_mixing_ends_where_it_is_to() -> None:
+    images, targets = plain(40)
+    places = torch.arange(100, 140)
+    whole = mix(Augmentation(mixup=1.0), images, targets, places, KEY)
+    found = mix(Augmentation(mixup=1.0), images, targets, places, KEY, until=120)
+    for mixed, ended, own in zip(whole, found, (images, targets), strict=True):
+        assert torch.equal(ended[:20], mixed[:20])
+        assert torch.equal(ended[20:], own[20:])
+        assert not torch.equal(mixed[20:], own[20:])

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from vitlab.core.errors import ConfigError
 from vitlab.core.peers import import_timm, import_torchvision
 from vitlab.models.contract import Layout
-from vitlab.models.positions import AddedPositions, RelativePositions, resize_positions, sincos1d, sincos2d
+from vitlab.models.positions import AddedPositions, RelativePositions, resize_positions, sincos1d, sincos2d, turned
 
 sides = st.integers(1, 9)
 
@@ -147,3 +147,33 @@ def test_relative_logits_by_hand(kind: str, subset: bool) -> None:
                     offset = (down + height - 1) * (2 * width - 1) + right + width - 1
                 expected = q[b, :, 1 + i] @ relative.table[offset] / math.sqrt(head_width)
                 torch.testing.assert_close(bias[b, :, 1 + i, 1 + j], expected)
+
+
+@pytest.mark.parametrize("subset", [False, True])
+def test_rotary_positions_are_products_of_complex_numbers(subset: bool) -> None:
+    present = torch.tensor([[5, 0, 3], [1, 2, 4]]) if subset else None
+    x = torch.randn(2, 2 + (3 if subset else 6), 3, 8)
+    found = turned(x, Layout(grid=(2, 3), present=present, num_prefix=2))
+    assert torch.equal(found[:, :2], x[:, :2])
+    for image in range(2):
+        for token in range(x.shape[1] - 2):
+            place = token if present is None else int(present[image, token])
+            row, column = divmod(place, 3)
+            angles = [row * 1.0, row * 0.1, column * 1.0, column * 0.1]  # 100^0 and 100^(-1/2)
+            for head in range(3):
+                values = x[image, 2 + token, head].tolist()
+                for i, angle in enumerate(angles):
+                    expected = complex(values[i], values[i + 4]) * complex(math.cos(angle), math.sin(angle))
+                    got = found[image, 2 + token, head]
+                    assert complex(got[i], got[i + 4]) == pytest.approx(expected, abs=1e-5)
+
+
+def test_products_of_turned_queries_and_keys_depend_on_the_offset_alone() -> None:
+    q, k = torch.randn(1, 1, 1, 16), torch.randn(1, 1, 1, 16)
+    layout = Layout(grid=(4, 5))
+    logits = torch.einsum(
+        "bnhd,bmhd->nm", turned(q.expand(1, 20, 1, 16), layout), turned(k.expand(1, 20, 1, 16), layout)
+    )
+    assert logits[0, 7] == pytest.approx(logits[5, 12].item(), abs=1e-4)  # one row down and two columns to the right
+    assert logits[0, 7] == pytest.approx(logits[12, 19].item(), abs=1e-4)
+    assert logits[0, 7] != pytest.approx(logits[0, 11].item(), abs=1e-4)

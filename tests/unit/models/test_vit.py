@@ -5,12 +5,14 @@ import math
 import pytest
 import torch
 import torch.nn.functional as F
+from einops import rearrange
 from torch import nn
 
 from vitlab.core.errors import ConfigError, ImageError
+from vitlab.models.contract import Layout
 from vitlab.models.create import create, empty_model
 from vitlab.models.heads import AttentionPool
-from vitlab.models.vit import Block, Mlp, ViT, ViTConfig
+from vitlab.models.vit import Attention, Block, Mlp, ViT, ViTConfig
 
 SMALL = {"image_size": (16, 24), "patch_size": 8, "width": 32, "depth": 3, "mlp_dim": 48, "heads": 4, "num_classes": 5}
 
@@ -102,6 +104,8 @@ VARIANTS: list[dict[str, object]] = [
     {"positions": "relative"},
     {"positions": "relative", "positions_at": "shared"},
     {"positions": "relative2d"},
+    {"rotary": True},
+    {"rotary": True, "qk_norm": True, "num_registers": 2},
     {"norm": "post"},
     {"norm_stem": True, "gelu": "quick", "patch_bias": False},
     {"qk_norm": True, "layer_scale": 0.1, "gated_mlp": True, "qkv_bias": False},
@@ -170,10 +174,12 @@ def test_features_are_the_layers_inputs_and_outputs() -> None:
     torch.testing.assert_close(model.norm(layers[-1].values), model.encode(model.embed(images)).values)
 
 
-@pytest.mark.parametrize("positions", ["learned", "relative", "relative2d"])
-def test_tapped_attention_is_what_the_layer_used(positions: str) -> None:
+@pytest.mark.parametrize(
+    "changes", [{}, {"positions": "relative"}, {"positions": "relative2d"}, {"rotary": True}], ids=str
+)
+def test_tapped_attention_is_what_the_layer_used(changes: dict[str, object]) -> None:
     """Rebuilding the layer's output from the recomputed A gives the fused product's."""
-    model, images = small(positions=positions), torch.randn(2, 3, 16, 24)
+    model, images = small(**changes), torch.randn(2, 3, 16, 24)
     for tap in model.taps.attention:
         calls: list[tuple[tuple[object, ...], torch.Tensor]] = []
         handle = tap.module.register_forward_hook(lambda _m, args, out, calls=calls: calls.append((args, out)))
@@ -183,9 +189,17 @@ def test_tapped_attention_is_what_the_layer_used(positions: str) -> None:
         attention = tap.recompute(*args)
         assert attention.shape == (2, 4, 7, 7)
         torch.testing.assert_close(attention.sum(-1), torch.ones(2, 4, 7))
-        _, _, v = tap.module.project(args[0], None)  # pyright: ignore[reportCallIssue]
+        _, _, v = tap.module.project(args[0], args[1], None)  # pyright: ignore[reportCallIssue]
         rebuilt = tap.module.out((attention @ v).transpose(1, 2).flatten(2))  # pyright: ignore[reportCallIssue]
         torch.testing.assert_close(rebuilt, out, rtol=1e-5, atol=1e-5)
+
+
+def test_what_one_kernel_gets_is_what_is_projected() -> None:
+    attention, z = Attention(ViTConfig(**{**SMALL, "rotary": True})), torch.randn(2, 7, 32)
+    layout = Layout(grid=(2, 3), num_prefix=1)
+    packed = rearrange(attention.packed(z, layout), "b n (three h d) -> three b h n d", three=3, h=attention.heads)
+    for found, expected in zip(packed, attention.project(z, layout, None), strict=True):
+        torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-6)
 
 
 def test_taps_show_filters_and_positions() -> None:
@@ -292,6 +306,8 @@ def test_initialisation_has_the_official_spread() -> None:
         ({"depth": -1}, "negative"),
         ({"distill_token": True, "pool": "mean"}, "needs pool='token'"),
         ({"patch_size": 0}, "at least 1"),
+        ({"rotary": True, "width": 24}, "width that 4 divides"),
+        ({"rotary": True, "positions": "relative"}, "not relative"),
     ],
 )
 def test_contradictions_are_refused(changes: dict[str, object], message: str) -> None:

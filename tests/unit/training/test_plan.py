@@ -17,6 +17,7 @@ from vitlab.data.contract import DataSet, Split
 from vitlab.models.contract import Model
 from vitlab.objectives.contract import Metrics, Objective
 from vitlab.objectives.supervised import Supervised
+from vitlab.training.assembly import main_stream
 from vitlab.training.model import build_model
 from vitlab.training.plan import Given, Intervals, Plan, make_plan, open_parts, planned_steps
 from vitlab.training.recipe import Recipe, read_recipe
@@ -54,6 +55,16 @@ def test_durations_become_steps(short: Recipe) -> None:
     assert (len(plan.parts.train), plan.schedule.total, plan.schedule.warmup) == (92, 29, 4)
     assert plan.intervals == Intervals(log=3, evaluate=6, checkpoint=4)
     assert planned_steps(plan.recipe, plan.dataset) == 29
+
+
+@pytest.mark.parametrize(("until", "places"), [("100%", None), ("50%", 14 * 16), ("10 steps", 160)])
+def test_mixing_ends_with_a_part_of_the_run(short: Recipe, until: str, places: int | None) -> None:
+    """29 steps of 16 images; half of them, rounded to an even number, are 14."""
+    recipe = changed(
+        short, **{"schedule.total": "5 epochs", "augmentation.mixup": 0.5, "augmentation.mix_until": until}
+    )
+    plan = plan_of(recipe)
+    assert main_stream(plan, plan.parts.train, build_model(plan).preprocess).mix_until == places
 
 
 def test_a_classifier_needs_labels(unlabelled: Recipe) -> None:

@@ -54,6 +54,7 @@ class Augmentation:
     cutmix: float = 0.0  # alpha of the area of a second image's rectangle; 0: off
     mix_prob: float = 1.0  # the probability that a pair is mixed at all
     mix_switch: float = 0.5  # the probability of cutmix where both are on
+    mix_until: str = "100%"  # how long images are mixed: '85%' of the run, '130 epochs'
 
     def __post_init__(self) -> None:
         check_fields(self, "augmentation.")

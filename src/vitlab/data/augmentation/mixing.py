@@ -17,12 +17,13 @@ def mix(
     places: Int[Tensor, "b"],
     key: Key,
     tables: Tables | None = None,
+    until: int | None = None,
 ) -> tuple[Float[Tensor, "b 3 h w"], Float[Tensor, "b k"]]:
     """Each sample mixed with its neighbour, that at place p with that at p ^ 1, and their targets in proportion.
 
     The two of a pair share lambda ~ Beta(alpha, alpha), the choice between mixup and cutmix and the box, all counted
     from p >> 1; so an even part of a batch that starts at an even place holds all it needs, whatever the number of
-    ranks. With cutmix lambda is what remains of the sample's own area.
+    ranks. With cutmix lambda is what remains of the sample's own area. From the place `until` on nothing is mixed.
     """
     check_pairs(aug, len(images))
     if not aug.mixes:
@@ -31,7 +32,8 @@ def mix(
         even, odd = places[::2], places[1::2]
         assert bool(((even % 2 == 0) & (odd == even + 1)).all()), "pairs are two places that follow each other"
     tables = tables_for(aug, images.device, tables)
-    lam, keep = _pairs(aug, tables, places.view(-1, 2)[:, 0] >> 1, key, images.shape[2], images.shape[3])
+    pairs = places.view(-1, 2)[:, 0] >> 1
+    lam, keep = _pairs(aug, tables, pairs, key, images.shape[2], images.shape[3], until)
     lam, keep = lam.repeat_interleave(2)[:, None], keep.repeat_interleave(2, dim=0)
     keep = keep.to(images.dtype)
     images = images * keep + _partners(images) * (1 - keep)
@@ -50,11 +52,13 @@ def _partners(values: Tensor) -> Tensor:
 
 
 def _pairs(
-    aug: Augmentation, tables: Tables, pairs: Int[Tensor, "p"], key: Key, height: int, width: int
+    aug: Augmentation, tables: Tables, pairs: Int[Tensor, "p"], key: Key, height: int, width: int, until: int | None
 ) -> tuple[Tensor, Tensor]:
     """Each pair's weight of the own target [P], and of the own pixels [P, 1, H, W]."""
     drawn = numbers(key, pairs, MIX, 5)
     mixed = drawn[:, 0] < aug.mix_prob
+    if until is not None:
+        mixed = mixed & (pairs < until // 2)
     blended = cut = torch.ones_like(drawn[:, 0])
     inside = torch.zeros(1, 1, height, width, dtype=torch.bool, device=pairs.device)
     if aug.mixup > 0:
