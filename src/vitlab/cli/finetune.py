@@ -13,17 +13,17 @@ What is not given is chosen from the data's size: batch, resolution and steps. T
 the training images become RUN/model, with the data's class names.
 
 Examples:
-  vitlab finetune --data photos/ --model vit-b16-224.augreg-in21k
-  vitlab finetune --data photos/ --model runs/digits --freeze backbone
-  vitlab finetune --data camvid/ --model vit-ti16-224.augreg-in21k --task segmentation
-  vitlab finetune --data labels.csv --model hf-hub:google/vit-base-patch16-224 --lora 8 --steps 500
+  vitlab finetune photos/ --model vit-b16-224.augreg-in21k
+  vitlab finetune photos/ --model runs/digits --freeze backbone
+  vitlab finetune camvid/ --model vit-ti16-224.augreg-in21k --task segmentation
+  vitlab finetune labels.csv --model hf-hub:google/vit-base-patch16-224 --lora 8 --steps 500
 """
 
 
 @dataclass(frozen=True)
 class Arguments:
     data: str
-    """A folder of class folders, a CSV, a data set's name: see docs/data.md."""
+    """A folder of class folders, a CSV, a data set's name: see docs/data.md. DIR as the first word is the same."""
     model: str
     """Where the weights come from: a run, a folder, a file, a checkpoint's name, hf-hub:owner/name, timm:name."""
     task: str = "classification"
@@ -55,7 +55,13 @@ class Arguments:
 
 
 def main(arguments: Sequence[str]) -> int:
-    given = parse(Arguments, arguments, prog="vitlab finetune", description=DESCRIPTION)
+    named = bool(arguments) and not arguments[0].startswith("-")
+    given = parse(
+        Arguments,
+        ["--data", *arguments] if named else arguments,
+        prog="vitlab finetune",
+        description=DESCRIPTION,
+    )
     from vitlab import api
     from vitlab.cli.train import report
 
