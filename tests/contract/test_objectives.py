@@ -237,6 +237,7 @@ def test_two_processes_are_one(here: Path, tmp_path: Path) -> None:
         assert result["val score"] == pytest.approx(alone.scores["val score"], rel=1e-4)
 
 
+@pytest.mark.slow
 @pytest.mark.compiled
 def test_it_compiles(here: Path) -> None:
     """As one graph, the loss and its gradients as without."""
