@@ -13,7 +13,7 @@ from tyro.conf import Positional, arg
 from vitlab.cli.parsing import FLAGS, parse
 from vitlab.cli.terminal import print_json, printable, progress_bar, say
 from vitlab.core.errors import Error, unknown_name
-from vitlab.core.registry import is_in_a_file, permit
+from vitlab.core.registry import is_in_a_file
 from vitlab.evaluation.contract import Protocol
 from vitlab.studies import PROTOCOLS
 
@@ -100,7 +100,6 @@ def _description() -> str:
 
 
 def _find(name: str) -> Protocol:
-    permit(name)
     if not is_in_a_file(name) and name not in PROTOCOLS.names():
         names = [*PROTOCOLS.names(), COMPARE]
         known = f" The protocols are {', '.join(names)}."

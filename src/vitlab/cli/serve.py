@@ -176,12 +176,10 @@ def _model(given: Arguments) -> "Model":
 
     from vitlab import api
     from vitlab.core.errors import Error
-    from vitlab.core.registry import permit
 
     device = torch.device(_device(given))
     model = api.load(given.model)
     if given.task is not None:
-        permit(given.task)
         model.task = given.task
     try:
         return model.to(device, getattr(torch, given.dtype))

@@ -103,9 +103,8 @@ def _run(what: str, default: Any, description: str | None, rest: list[str]) -> i
     from vitlab import api
     from vitlab.cli.choices import with_choices, without_old_names
     from vitlab.core.errors import Error
-    from vitlab.core.registry import need_permission, permit
+    from vitlab.core.registry import need_permission
 
-    permit(*(part for text in rest for part in (text, text.partition("=")[2])))
     choices, kept = with_choices(default, without_old_names(rest))
 
     @dataclass(frozen=True)

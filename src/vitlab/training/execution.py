@@ -3,9 +3,9 @@
 import contextlib
 import functools
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TypeAlias
 
 import torch
 
@@ -22,6 +22,7 @@ from vitlab.training.plan import Plan
 from vitlab.training.recipe import Recipe
 from vitlab.training.step import Autocast
 
+Say: TypeAlias = Callable[[str], None]
 RESIDENT_LIMIT = {"cuda": 0.25, "cpu": 0.1}  # the share of the device's memory that a resident set may take
 RESIDENT_SIDE = 96  # px; larger pictures are stored encoded, and decoded in workers
 # Parameters below which a CPU's threads wait for each other longer than they work: on a machine with other work, ten
@@ -50,7 +51,7 @@ class Execution:
         return bool(self.train)
 
 
-def decide(plan: Plan, learner: Learner, streams: tuple[StreamPlan, ...], world: World, say: Any) -> Execution:
+def decide(plan: Plan, learner: Learner, streams: tuple[StreamPlan, ...], world: World, say: Say) -> Execution:
     """The execution of a plan on this machine; reads what is to be resident. `say` reports what takes long."""
     recipe, sentences = plan.recipe, list[str]()
     objective = learner.objective
@@ -100,7 +101,7 @@ def _autocast(dtype: torch.dtype, how: How, world: World) -> Autocast:
 
 
 def _resident_streams(
-    recipe: Recipe, streams: tuple[StreamPlan, ...], device: torch.device, say: Any
+    recipe: Recipe, streams: tuple[StreamPlan, ...], device: torch.device, say: Say
 ) -> dict[str, Pixels]:
     """The pixels of every stream's images, or of none; streams of the same images share them."""
     found: dict[str, Pixels] = {}
@@ -120,7 +121,7 @@ def _resident_streams(
     return found
 
 
-def _resident_pixels(recipe: Recipe, split: Split, device: torch.device, say: Any) -> Pixels | None:
+def _resident_pixels(recipe: Recipe, split: Split, device: torch.device, say: Say) -> Pixels | None:
     """The split's bytes on the device where the recipe wants them there, or where they fit and it does not say."""
     wanted = recipe.data.resident
     if wanted is False:
@@ -140,7 +141,7 @@ def _resident_pixels(recipe: Recipe, split: Split, device: torch.device, say: An
     return None
 
 
-def _resident_parts(plan: Plan, preprocess: Preprocess, device: torch.device, say: Any) -> dict[str, Pixels]:
+def _resident_parts(plan: Plan, preprocess: Preprocess, device: torch.device, say: Say) -> dict[str, Pixels]:
     """What the evaluated parts' images are to the model, on the device, where they fit."""
     found: dict[str, Pixels] = {}
     for name, split in (("val", plan.parts.val), ("test", plan.parts.test)):
