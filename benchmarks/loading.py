@@ -42,8 +42,8 @@ from vitlab.core.preprocess import IMAGENET_MEAN, IMAGENET_STD, Preprocess
 from vitlab.data.augmentation import Augmentation
 from vitlab.data.contract import Split
 from vitlab.data.jpeg import decoder_name
-from vitlab.data.loader import Loader
-from vitlab.data.order import Order
+from vitlab.data.loading.loader import Loader
+from vitlab.data.loading.order import Order
 from vitlab.data.sources.files import Files
 from vitlab.data.streams import StreamPlan, View
 
@@ -99,16 +99,16 @@ def ours(paths: list[Path], batch: int, workers: int, stack: ExitStack) -> Gener
     view = View(Augmentation(crop_area=(0.08, 1.0)), (SIZE, SIZE))
     loader = Loader(StreamPlan("train", split, Order(0, len(paths)), batch, (view,)), num_workers=workers, seed=0)
     stack.enter_context(loader)
-    normalise = into_one(batch)
+    normalize = into_one(batch)
     for loaded in loader:
-        yield normalise(loaded.views[0])
+        yield normalize(loaded.views[0])
 
 
 def into_one(batch: int) -> Callable[[Tensor], Tensor]:
     """Normalisation into one batch that is kept, as vitlab trains on a CPU."""
     preprocess = Preprocess(size=(SIZE, SIZE), mean=IMAGENET_MEAN, std=IMAGENET_STD)
     out = torch.empty(batch, 3, SIZE, SIZE)
-    return lambda images: preprocess.normalise(images, out)
+    return lambda images: preprocess.normalize(images, out)
 
 
 def timms(paths: list[Path], batch: int, workers: int, stack: ExitStack) -> Generator[Tensor]:
@@ -136,7 +136,7 @@ def timms(paths: list[Path], batch: int, workers: int, stack: ExitStack) -> Gene
 
 
 def torchvisions(
-    normalised: Literal["in workers", "as a batch", "into one"],
+    normalized: Literal["in workers", "as a batch", "into one"],
 ) -> Batches:
     def batches(paths: list[Path], batch: int, workers: int, stack: ExitStack) -> Generator[Tensor]:
         import_torchvision()
@@ -144,12 +144,12 @@ def torchvisions(
 
         crop = [v2.PILToTensor(), v2.RandomResizedCrop(SIZE, antialias=True), v2.RandomHorizontalFlip()]
         steps = [v2.ToDtype(torch.float32, scale=True), v2.Normalize(IMAGENET_MEAN, IMAGENET_STD, inplace=True)]
-        transform = v2.Compose([*crop, *steps] if normalised == "in workers" else crop)
+        transform = v2.Compose([*crop, *steps] if normalized == "in workers" else crop)
         loader = DataLoader(Photos(paths, transform), batch, shuffle=True, num_workers=workers)
         stack.callback(_end_workers, loader)
-        finish: Callable[[Tensor], Tensor] = v2.Compose(steps) if normalised == "as a batch" else into_one(batch)
+        finish: Callable[[Tensor], Tensor] = v2.Compose(steps) if normalized == "as a batch" else into_one(batch)
         for images, _ in loader:
-            yield images if normalised == "in workers" else finish(images)
+            yield images if normalized == "in workers" else finish(images)
 
     return batches
 
@@ -215,13 +215,13 @@ def main() -> None:
                 wall, processor = measure(name, paths, arguments.batch, arguments.workers, arguments.batches)
                 timings[name].append(wall)
                 used[name].append(processor)
-            rates = (f"{name} {num / timings[name][-1]:.0f}" for name in CANDIDATES)
-            print(", ".join(rates), file=sys.stderr, flush=True)
+            lrs = (f"{name} {num / timings[name][-1]:.0f}" for name in CANDIDATES)
+            print(", ".join(lrs), file=sys.stderr, flush=True)
     print(
         f"{machine()}, {decoder_name()}; {arguments.workers} workers, {arguments.photos} files of {size / 1e3:.0f} kB,"
     )
     print(f"{arguments.rounds} interleaved rounds of {arguments.batches} batches of {arguments.batch}.\n")
-    print("| loader | images/s | vitlab is faster by | processor ms an image |\n|-|-|-|-|")
+    print("| loader | images/s | vitlab is faster by | processor ms per image |\n|-|-|-|-|")
     mine = Timing(timings["vitlab"])
     for name in CANDIDATES:
         timing = Timing(timings[name])

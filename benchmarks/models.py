@@ -27,7 +27,7 @@ from torch import Tensor, nn
 import vitlab
 from timing import Timing, interleave, machine
 from vitlab.core.peers import import_timm, import_torchvision
-from vitlab.models.zoo_row import SIZES
+from vitlab.models.zoo.row import SIZES
 
 PEERS = ("timm", "transformers", "vit-pytorch", "torchvision")
 Build: TypeAlias = Callable[[], nn.Module]
@@ -179,13 +179,13 @@ def forward_of(model: nn.Module, images: Tensor) -> Callable[[], object]:
 
 def training_step_of(model: nn.Module, images: Tensor, labels: Tensor) -> Callable[[], object]:
     model.train()
-    optimiser = torch.optim.AdamW(model.parameters(), lr=1e-4, fused=True)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4, fused=True)
 
     def run() -> float:
         loss = F.cross_entropy(model(images), labels)
         loss.backward()
-        optimiser.step()
-        optimiser.zero_grad()
+        optimizer.step()
+        optimizer.zero_grad()
         return loss.item()
 
     return run

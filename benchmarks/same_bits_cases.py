@@ -11,7 +11,13 @@ import numpy as np
 from PIL import Image
 
 # this tree's name for an option, a recipe or a row of the zoo: what it was called in earlier trees
-RENAMED: dict[str, str] = {}
+RENAMED: dict[str, str] = {
+    "--optimizer.ema": "--optimiser.average",
+    "--optimizer.lr": "--optimiser.rate",
+    "--optimizer.name": "--optimiser.name",
+    "--optimizer.sam": "--optimiser.sam",
+    "--strategy": "--spread",
+}
 
 SHORT = (
     '--device cpu --schedule.total "12 steps" --schedule.warmup "2 steps" --batch-size 32 --data.workers 0'
@@ -68,16 +74,16 @@ TRAINED = (
 CASES = (
     # ways of training, by the recipe for digits
     _train("digits", "digits"),
-    _train("mixup-ema", "digits", TINY, "--augmentation.mixup 0.8 --augmentation.cutmix 1 --optimiser.average 0.9"),
-    _train("class-weights", "digits", TINY, "--loss.class-weights --optimiser.name adamw"),
-    _train("balanced", "digits", TINY, "--data.balanced --optimiser.name lion --optimiser.rate 3e-4"),
+    _train("mixup-ema", "digits", TINY, "--augmentation.mixup 0.8 --augmentation.cutmix 1 --optimizer.ema 0.9"),
+    _train("class-weights", "digits", TINY, "--loss.class-weights --optimizer.name adamw"),
+    _train("balanced", "digits", TINY, "--data.balanced --optimizer.name lion --optimizer.lr 3e-4"),
     _train("lora", "digits", f"--model.source {TRAINED_VIT} --model.pretrained --model.lora 2 --model.set"),
     _train(
         "head-alone", "digits", f"--model.source {TRAINED_VIT} --model.pretrained --model.train-only head --model.set"
     ),
     _train("soft-teacher", "digits", TINY, f"--teacher.source {TRAINED_VIT} --teacher.kind soft"),
     _train("accumulation", "digits", TINY, "--accumulate 4"),
-    _train("sam", "digits", TINY, "--optimiser.sam 0.05"),
+    _train("sam", "digits", TINY, "--optimizer.sam 0.05"),
     _train("repeats", "digits", TINY, "--data.repeats 3 --augmentation.policy randaugment --augmentation.erase 0.5"),
     _train("best-kept", "digits", TINY, "--keep best --patience 5"),
     _train("several-labels", "digits", TINY, "--data.source ../data/several.csv --batch-size 16"),
@@ -91,9 +97,9 @@ CASES = (
         short=LONGER,
         resumed=True,
     ),
-    _train("two-copies", "digits", TINY, "--spread replicate", processes=2),
-    _train("two-shards", "digits", TINY, "--spread shard --optimiser.name adamw", processes=2),
-    _train("spread-experts", "vmoe-digits", "--spread experts", processes=2),
+    _train("two-copies", "digits", TINY, "--strategy replicate", processes=2),
+    _train("two-shards", "digits", TINY, "--strategy shard --optimizer.name adamw", processes=2),
+    _train("spread-experts", "vmoe-digits", "--strategy experts", processes=2),
     # the families of recipes
     _train("small", "cifar10", DIGITS, VIT, "--model.image-size 8 --augmentation.pad 1 --no-compile"),
     _train("pretraining", "vit-b32-jft", DIGITS, VIT, "--no-compile"),

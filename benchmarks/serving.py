@@ -1,4 +1,4 @@
-"""Requests a second and their times, beside LitServe and plain FastAPI handlers with the same model, in one run.
+"""Requests per second and their times, beside LitServe and plain FastAPI handlers with the same model, in one run.
 
     python benchmarks/serving.py                        about a quarter of an hour on two idle cores
     python benchmarks/serving.py --rounds 1 --seconds 2 --loads 1 8 --services vitlab LitServe
@@ -120,10 +120,10 @@ async def until_ready(port: int, request: bytes) -> None:
 class Load:
     """What so many clients saw."""
 
-    rate: float  # answers a second
+    lr: float  # answers per second
     p50: float
     p99: float
-    used: float  # processor seconds a request, of all processes of the service
+    used: float  # processor seconds per request, of all processes of the service
     others: float  # the share of the machine's processors that neither the service nor this process used
 
 
@@ -252,7 +252,7 @@ def main() -> None:
                 with running(name, source, given.threads) as service:
                     for load, seen in asyncio.run(measure_all(service, given.loads, given.seconds, requests)).items():
                         found[name][load].append(seen)
-                        times = f"{seen.rate:.1f}/s, p50 {1000 * seen.p50:.0f} ms, p99 {1000 * seen.p99:.0f} ms"
+                        times = f"{seen.lr:.1f}/s, p50 {1000 * seen.p50:.0f} ms, p99 {1000 * seen.p99:.0f} ms"
                         used = f"{1000 * seen.used:.1f} processor ms, others {seen.others:.0%}"
                         print(f"{name}, {load} clients: {times}, {used}", file=sys.stderr)
 
@@ -271,7 +271,7 @@ def report(found: dict[str, dict[int, list[Load]]], given: argparse.Namespace, a
         ("the model", alone.one, alone.several),
         ("as vitlab calls it", alone.our_one, alone.our_several),
     ):
-        print(f"bare: {whose} {1000 * one:.1f} ms, in batches of {BATCH} {1000 * several:.1f} ms an image")
+        print(f"bare: {whose} {1000 * one:.1f} ms, in batches of {BATCH} {1000 * several:.1f} ms per image")
     print(f"bare: decoding and preprocessing {1000 * alone.decoding:.1f} ms")
     most = max(seen.others for loads in found.values() for rounds in loads.values() for seen in rounds)
     print(f"other processes took at most {most:.0%} of the machine\n")
@@ -279,10 +279,10 @@ def report(found: dict[str, dict[int, list[Load]]], given: argparse.Namespace, a
     for load in given.loads:
         for name in given.services:
             rounds = found[name][load]
-            rate = spread([seen.rate for seen in rounds])
+            lr = spread([seen.lr for seen in rounds])
             p50, p99 = (spread([1000 * getattr(seen, field) for seen in rounds], 0) for field in ("p50", "p99"))
             used = statistics.median(1000 * seen.used for seen in rounds)
-            print(f"| {load} | {name} | {rate} | {p50} | {p99} | {used:.1f} |")
+            print(f"| {load} | {name} | {lr} | {p50} | {p99} | {used:.1f} |")
     if "vitlab" not in found:
         return
     ours = found["vitlab"]
@@ -290,7 +290,7 @@ def report(found: dict[str, dict[int, list[Load]]], given: argparse.Namespace, a
     for load in given.loads:
         for name in (name for name in given.services if name != "vitlab"):
             pairs = list(zip(ours[load], found[name][load], strict=True))
-            faster, waits = [a.rate / b.rate for a, b in pairs], [a.p99 / b.p99 for a, b in pairs]
+            faster, waits = [a.lr / b.lr for a, b in pairs], [a.p99 / b.p99 for a, b in pairs]
             print(f"{load} clients, {name}: {spread(faster, 2)}; {spread(waits, 2)}")
     if 1 in ours:
         p50 = statistics.median(seen.p50 for seen in ours[1])

@@ -1,11 +1,11 @@
 """How fast the loop's step is on one GPU, and what it costs over the bare step of the model.
 
     python benchmarks/training.py                      all kinds at batches of 256 and 1024: some five minutes
-    python benchmarks/training.py --optimiser adamw --kinds bare captured
+    python benchmarks/training.py --optimizer adamw --kinds bare captured
 
-A resident set of random pictures, the recipe's augmentation, mixing, model, clipping, optimiser and averaged weights.
+A resident set of random pictures, the recipe's augmentation, mixing, model, clipping, optimizer and averaged weights.
 `captured`: the loop as it runs (one CUDA graph a step). `launched`: the same step, launched kernel by kernel. `bare`:
-the compiled model's forward, loss, backward and the optimiser on one fixed batch, captured, with nothing around it.
+the compiled model's forward, loss, backward and the optimizer on one fixed batch, captured, with nothing around it.
 All are measured in turn, round by round, on as many images each.
 """
 
@@ -24,12 +24,12 @@ import torch.nn.functional as F
 
 from vitlab.core.compiling import compile_options
 from vitlab.data.contract import DataSet, Split
-from vitlab.data.resident import Pixels
+from vitlab.data.loading.resident import Pixels
 from vitlab.recipes import find_recipe
 from vitlab.training.assembly import assemble, main_stream
-from vitlab.training.average import Average
 from vitlab.training.captured import CapturedStepper
 from vitlab.training.distribution import World
+from vitlab.training.ema import Ema
 from vitlab.training.execution import Execution
 from vitlab.training.learner import Learner
 from vitlab.training.model import build_model
@@ -63,8 +63,8 @@ class Noise:
 def make(recipe: Recipe, batch: int, *, capture: bool) -> Stepper:
     """A run's stepper, compiled, over a resident set."""
     world = World(0, 1, torch.device("cuda"))
-    optimiser = dataclasses.replace(recipe.optimiser, average=0.999)
-    recipe = dataclasses.replace(recipe, batch_size=batch, accumulate=1, optimiser=optimiser)
+    optimizer = dataclasses.replace(recipe.optimizer, ema=0.999)
+    recipe = dataclasses.replace(recipe, batch_size=batch, accumulate=1, optimizer=optimizer)
     side = recipe.model.image_size or 32
     labels = np.arange(20_000) % 10
     split = Split.labelled(Noise(len(labels), side), labels)
@@ -77,7 +77,7 @@ def make(recipe: Recipe, batch: int, *, capture: bool) -> Stepper:
     execution = Execution(
         dtype=torch.bfloat16,
         autocast=functools.partial(torch.autocast, "cuda", torch.bfloat16),
-        spread="replicate",
+        strategy="replicate",
         compile=False,  # a run begins with an empty compiler: here several live beside each other
         one_thread=False,
         on_device=True,
@@ -87,8 +87,8 @@ def make(recipe: Recipe, batch: int, *, capture: bool) -> Stepper:
     )
     run = assemble(plan, learner, streams, execution, world, None, print, lambda: 0)
     run.stepper.turns[0].module.compile(options=compile_options(world.device))
-    for part in (run.state.average, *run.state.all_optimizers):
-        if isinstance(part, Average | Muon):
+    for part in (run.state.ema, *run.state.all_optimizers):
+        if isinstance(part, Ema | Muon):
             part.compile()
     run.feed.compile()  # pyright: ignore[reportAttributeAccessIssue]
     if isinstance(run.stepper, CapturedStepper):
@@ -109,12 +109,12 @@ def stepping(recipe: Recipe, batch: int, kind: str) -> Callable[[int], object]:
 def bare(recipe: Recipe, batch: int) -> Callable[[int], object]:
     """The model's own step on a fixed batch, captured."""
     stepper = make(recipe, batch, capture=False)
-    model, optimisers = stepper.turns[0].module, stepper.state.all_optimizers
+    model, optimizers = stepper.turns[0].module, stepper.state.all_optimizers
     first = stepper.feed.batch(0)
     images, targets = first.images, first.targets["label"]
-    for optimiser in optimisers:
-        if isinstance(optimiser, AdamW):
-            optimiser.one_kernel = True  # as the captured step sets it
+    for optimizer in optimizers:
+        if isinstance(optimizer, AdamW):
+            optimizer.one_kernel = True  # as the captured step sets it
 
     def step() -> None:
         for parameter in model.parameters():
@@ -122,8 +122,8 @@ def bare(recipe: Recipe, batch: int) -> Callable[[int], object]:
         with torch.autocast("cuda", torch.bfloat16):
             loss = F.cross_entropy(model(images).float(), targets)
         loss.backward()
-        for optimiser in optimisers:
-            optimiser.step()
+        for optimizer in optimizers:
+            optimizer.step()
 
     stream = torch.cuda.Stream()
     with torch.cuda.stream(stream):
@@ -133,9 +133,9 @@ def bare(recipe: Recipe, batch: int) -> Callable[[int], object]:
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph, stream=stream):
         step()
-    captured(*optimisers)
+    captured(*optimizers)
 
-    def replay(_: int, kept: object = (model, optimisers, images, targets)) -> None:
+    def replay(_: int, kept: object = (model, optimizers, images, targets)) -> None:
         del kept  # held by this function: the graph works in their memory
         graph.replay()
 
@@ -164,7 +164,7 @@ def measure(candidates: dict[tuple[int, str], Callable[[int], object]], images: 
 
 
 def speed(times: Times, one: tuple[int, str], other: tuple[int, str]) -> str:
-    """Images a second of one over the other's: the median of the rounds, and the least and the most."""
+    """Images per second of one over the other's: the median of the rounds, and the least and the most."""
     ratios = [one[0] / a / (other[0] / b) for a, b in zip(times[one], times[other], strict=True)]
     return f"{statistics.median(ratios):.1%} ({min(ratios):.1%} to {max(ratios):.1%})"
 
@@ -175,27 +175,27 @@ def main() -> None:
     parser.add_argument("--batches", nargs="+", type=int, default=[256, 1024])
     parser.add_argument("--images", type=int, default=51_200, help="of a round")
     parser.add_argument("--rounds", type=int, default=9)
-    parser.add_argument("--optimiser", help="another one than the recipe's")
+    parser.add_argument("--optimizer", help="another one than the recipe's")
     parser.add_argument("--kinds", nargs="+", choices=KINDS, default=KINDS)
     arguments = parser.parse_args()
     torch.backends.cuda.enable_cudnn_sdp(False)  # as in every run: docs/decisions/0005
     torch._dynamo.config.automatic_dynamic_shapes = False  # each size is compiled for itself, as in a run of its own
     recipe = find_recipe(arguments.recipe)
-    if arguments.optimiser:
-        optimiser = dataclasses.replace(recipe.optimiser, name=arguments.optimiser)
-        recipe = dataclasses.replace(recipe, optimiser=optimiser)
+    if arguments.optimizer:
+        optimizer = dataclasses.replace(recipe.optimizer, name=arguments.optimizer)
+        recipe = dataclasses.replace(recipe, optimizer=optimizer)
     candidates = {
         (batch, kind): stepping(recipe, batch, kind) for batch in arguments.batches for kind in arguments.kinds
     }
     times = measure(candidates, arguments.images, arguments.rounds)
     where = f"{torch.cuda.get_device_name()}, torch {torch.__version__}"
-    print(f"{where}, recipe {recipe.name}, {recipe.optimiser.name}, bf16, compiled; {arguments.rounds} rounds")
+    print(f"{where}, recipe {recipe.name}, {recipe.optimizer.name}, bf16, compiled; {arguments.rounds} rounds")
     print("| batch | step | ms: median (least to most) | images/s | of the bare step's speed |\n|-|-|-|-|-|")
     for (batch, kind), own in times.items():
         middle = statistics.median(own)
         beside = speed(times, (batch, kind), (batch, "bare")) if "bare" in arguments.kinds else ""
-        spread = f"{middle:.3f} ({min(own):.3f} to {max(own):.3f})"
-        print(f"| {batch} | {kind} | {spread} | {batch / middle * 1e3:,.0f} | {beside} |")
+        strategy = f"{middle:.3f} ({min(own):.3f} to {max(own):.3f})"
+        print(f"| {batch} | {kind} | {strategy} | {batch / middle * 1e3:,.0f} | {beside} |")
     small, large = min(arguments.batches), max(arguments.batches)
     for kind in arguments.kinds:
         print(f"{kind}: batch {small} at {speed(times, (small, kind), (large, kind))} of batch {large}'s images/s")

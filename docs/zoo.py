@@ -1,21 +1,26 @@
-"""Writes docs/zoo.md from the zoo's tables: `python docs/zoo.py`; with --check it says whether the page is current."""
+"""Writes docs/zoo.md and the counts that `vitlab models` prints from the zoo's tables: `python docs/zoo.py`.
+
+With --check it says whether they are current.
+"""
 
 import json
 import sys
 import textwrap
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from vitlab.core.config import from_dict
-from vitlab.models.cost import count_flops, count_parameters
-from vitlab.models.create import empty_model, family_of
-from vitlab.models.zoo import ZOO, find_row
-from vitlab.models.zoo_row import ZooRow
-from vitlab.models.zoo_timm import EFFICIENTNETS
+from vitlab.models.create import family_of
+from vitlab.models.zoo import facts as zoo_facts
+from vitlab.models.zoo.facts import Facts, as_json, count_facts
+from vitlab.models.zoo.row import ZooRow
+from vitlab.models.zoo.rows import ZOO, find_row
+from vitlab.models.zoo.timm_rows import EFFICIENTNETS
 from vitlab.recipes import RECIPES
 
 PAGE = Path(__file__).with_name("zoo.md")
+COUNTS = Path(zoo_facts.__file__).with_name(zoo_facts.FILE)
 HEAD = """# The zoo
 
 Written by `python docs/zoo.py` from the tables in `src/vitlab/models/zoo*.py`; not to be edited. On the command line:
@@ -60,10 +65,9 @@ def config_of(row: ZooRow) -> Any:
     return from_dict(family_of(row.family).config, row.config, where=row.name)
 
 
-def line(row: ZooRow) -> str:
+def line(row: ZooRow, facts: Facts) -> str:
     name, resolution, stated, source = fixed_cells(row)
-    model = empty_model(config_of(row))
-    parameters, flops = count_parameters(model), count_flops(model) / 1e9
+    parameters, flops = facts["parameters"], facts["flops"] / 1e9
     counted = f"{parameters / 1e6:.2f} M" if parameters >= 1e6 else f"{parameters / 1e3:.1f} k"
     cost = f"{flops:.2f}" if flops >= 0.1 else f"{flops:.1g}"
     return "| " + " | ".join((name, resolution, stated, counted, cost, source)) + " |"
@@ -95,26 +99,31 @@ def opening(family: str) -> str:
     return "".join(f"{textwrap.fill(part, 120, break_on_hyphens=False)}\n\n" for part in parts)
 
 
-def page(rows: Sequence[ZooRow]) -> str:
+def page(rows: Sequence[ZooRow], facts: Mapping[str, Facts]) -> str:
     """The whole document."""
     parts = [HEAD]
     for family, members in sections(rows).items():
         title, command = heading(family)
-        parts.append(
-            f"\n## {title}\n\n    {command}\n\n{opening(family)}{COLUMNS}\n" + "\n".join(map(line, members)) + "\n"
-        )
+        lines = "\n".join(line(row, facts[row.name]) for row in members)
+        parts.append(f"\n## {title}\n\n    {command}\n\n{opening(family)}{COLUMNS}\n{lines}\n")
     return "".join(parts)
 
 
 def main(arguments: Sequence[str]) -> int:
-    written = page([*ZOO.values(), *timm_models()])
+    ours, timms = list(ZOO.values()), timm_models()
+    facts = {row.name: count_facts(row) for row in (*ours, *timms)}
+    written = {
+        PAGE: page([*ours, *timms], facts),
+        COUNTS: as_json([facts[row.name] for row in ours]),
+    }
     if "--check" in arguments:
-        current = PAGE.exists() and PAGE.read_text(encoding="utf-8") == written
+        stale = [path.name for path, text in written.items() if path.read_text(encoding="utf-8") != text]
         print(
-            "docs/zoo.md is current." if current else "docs/zoo.md is not what the zoo's tables say: python docs/zoo.py"
+            f"{', '.join(stale)}: not what the zoo's tables say: python docs/zoo.py" if stale else "The zoo is current."
         )
-        return 0 if current else 1
-    PAGE.write_text(written, encoding="utf-8")
+        return 1 if stale else 0
+    for path, text in written.items():
+        path.write_text(text, encoding="utf-8")
     return 0
 
 

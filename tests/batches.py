@@ -8,10 +8,10 @@ from torch import Tensor
 from vitlab.data.batch import Batch, Stream
 from vitlab.models.contract import Model
 from vitlab.objectives.contract import Objective
-from vitlab.training.average import Average
 from vitlab.training.distribution import World
+from vitlab.training.ema import Ema
 from vitlab.training.learner import Learner
-from vitlab.training.optimisers import Optimiser, build
+from vitlab.training.optimizers import Optimizer, build
 from vitlab.training.state import State
 from vitlab.training.step import Feed, Stepper, Turn
 
@@ -26,11 +26,11 @@ def labelled(images: Tensor, targets: Tensor) -> Batch:
 def stepping(
     model: Model,
     objective: Objective,
-    spec: Optimiser,
+    spec: Optimizer,
     feed: Feed,
     *,
     accumulate: int = 1,
-    average: float | None = None,
+    ema: float | None = None,
     seed: int = 0,
 ) -> tuple[State, Stepper]:
     """A state and a stepper over the objective's phases, alone on a CPU."""
@@ -40,5 +40,5 @@ def stepping(
         learner.turn(name)
         own = dataclasses.replace(spec, **learner.phases[name].optimizer)
         turns.append(Turn(name, learner, build(model, objective.param_groups(), own), own))
-    state = State(learner, {turn.name: turn.optimizers for turn in turns}, Average(model, average) if average else None)
+    state = State(learner, {turn.name: turn.optimizers for turn in turns}, Ema(model, ema) if ema else None)
     return state, Stepper(state, turns, feed, total=100, accumulate=accumulate, seed=seed, world=ALONE)

@@ -1,4 +1,4 @@
-"""What every test runs under: one thread a worker, no network, shapes checked at run time, repeatable examples."""
+"""What every test runs under: one thread per worker, no network, shapes checked at run time, repeatable examples."""
 
 import os
 import shutil

@@ -3,7 +3,7 @@
 import numpy as np
 from sklearn.datasets import load_digits
 
-from vitlab.evaluation.examples import Array
+from vitlab.evaluation.labeled_features import Array
 
 
 def digits() -> tuple[Array, Array, Array, Array]:

@@ -7,7 +7,7 @@ import pytest
 from PIL import Image
 
 from vitlab.data.augmentation import Augmentation
-from vitlab.training.optimisers import Optimiser
+from vitlab.training.optimizers import Optimizer
 from vitlab.training.recipe import DataChoice, ModelChoice, Recipe
 from vitlab.training.schedules import Schedule
 
@@ -40,7 +40,7 @@ def short_recipe(source: Path) -> Recipe:
         model=ModelChoice(source="vit-digits", dropout=0.1, drop_path=0.1, set=("depth=1",)),
         data=DataChoice(source=str(source), val_fraction=0.2),
         augmentation=Augmentation(crop="pad", pad=1, mixup=0.8, cutmix=1.0, erase=0.2),
-        optimiser=Optimiser(rate=3e-3, weight_decay=0.1, clip=1.0, average=0.9),
+        optimizer=Optimizer(lr=3e-3, weight_decay=0.1, clip=1.0, ema=0.9),
         schedule=Schedule(total="24 steps", warmup="4 steps"),
         batch_size=16,
         evaluate_every="6 steps",

@@ -20,7 +20,7 @@ CHOICES: dict[str, st.SearchStrategy[Any]] = {
     "class_token": st.booleans(),
     "distill_token": st.booleans(),
     "num_registers": st.integers(0, 2),
-    "pool": st.sampled_from(["token", "mean", "attention"]),
+    "pool": st.sampled_from(["token", "mean", "attention", "token+mean"]),
     "representation": st.sampled_from([None, 5, 8]),
     "positions": st.sampled_from(["none", "learned", "learned2d", "sincos1d", "sincos2d", "relative", "relative2d"]),
     "positions_at": st.sampled_from(["stem", "every", "shared"]),
@@ -52,8 +52,10 @@ def vit_configs(draw: st.DrawFn, *, max_changes: int | None = None) -> ViTConfig
     fields: dict[str, Any] = SIZES | {"num_classes": 3} | {name: draw(CHOICES[name]) for name in sorted(changed)}
     if fields.get("distill_token"):
         fields |= {"class_token": True, "pool": "token", "representation": None}
-    elif not fields.get("class_token", True) and fields.get("pool", "token") == "token":
+    elif not fields.get("class_token", True) and fields.get("pool", "token").startswith("token"):
         fields["pool"] = "mean"
+    elif fields.get("pool") == "token+mean":
+        fields["representation"] = None
     if fields.get("positions") == "none" or (
         fields.get("positions", "").startswith("relative") and fields.get("positions_at") == "stem"
     ):

@@ -7,7 +7,7 @@ from PIL import Image
 
 
 def make_task(root: Path, name: str, num_classes: int, *, train: int = 2, val: int = 1, test: int = 1) -> Path:
-    """A task with so many pictures of 4 x 4 a class and split, brighter from class to class."""
+    """A task with so many pictures of 4 x 4 per class and split, brighter from class to class."""
     folder, rng = root / name, np.random.default_rng(num_classes)
     lists: dict[str, list[str]] = {}
     for split, count in (("train800", train), ("val200", val), ("test", test)):

@@ -49,9 +49,9 @@ def main() -> None:
     board.set_axis_off()
     board.patch.set_alpha(0)
     tokens = [("class token", ACCENT)] + [(f"$x_{{{k + 1}}} E$", INK) for k in chosen]
-    for row, (name, colour) in enumerate(tokens):
+    for row, (name, color) in enumerate(tokens):
         y = 0.79 - row * 0.088
-        box(board, 0.36, y, 0.085, 0.068, name, colour, colour if row == 0 else PALE)
+        box(board, 0.36, y, 0.085, 0.068, name, color, color if row == 0 else PALE)
         if row:
             arrow(board, (0.305, y + 0.034), (0.355, y + 0.034))
         board.text(0.452, y + 0.034, "+", color=INK, ha="center", va="center", fontsize=10)
@@ -60,10 +60,10 @@ def main() -> None:
     figure.text(0.43, 0.89, "projected, with a position each (1)", ha="center", color=INK, fontsize=11)
 
     box(board, 0.55, 0.15, 0.2, 0.71, "", INK, "#f8fafc")
-    for row, (name, colour) in enumerate(
+    for row, (name, color) in enumerate(
         [("layer norm", INK), ("multi-head attention", ACCENT), ("layer norm", INK), ("MLP, GELU", "#1d4ed8")]
     ):
-        box(board, 0.57, 0.23 + row * 0.13, 0.16, 0.085, name, colour, "white")
+        box(board, 0.57, 0.23 + row * 0.13, 0.16, 0.085, name, color, "white")
     board.text(0.65, 0.79, "encoder layer × 12", ha="center", color=INK, fontsize=11)
     board.text(
         0.65,

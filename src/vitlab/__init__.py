@@ -60,7 +60,7 @@ _HOMES = {
     "export_int8": "vitlab.api",
     "finetune": "vitlab.api",
     "inspect": "vitlab.api",
-    "list_models": "vitlab.models.zoo",
+    "list_models": "vitlab.models.zoo.rows",
     "load": "vitlab.weights.load",
     "predict": "vitlab.api",
     "push": "vitlab.api",

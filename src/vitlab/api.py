@@ -1,10 +1,11 @@
 """What the verbs do, as functions. Nothing here prints."""
 
+import contextlib
 import dataclasses
 import logging
 import math
 import os
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, cast
 
@@ -17,26 +18,26 @@ from vitlab.inference import predict as prediction
 from vitlab.inference.predict import Prediction
 from vitlab.models.contract import Model
 from vitlab.models.create import create
-from vitlab.models.zoo import ZooRow, list_models
+from vitlab.models.zoo.rows import ZooRow, list_models
 from vitlab.tasks import task_for
 from vitlab.tasks.contract import Answer, Scored
 from vitlab.weights.card import renew_card
-from vitlab.weights.load import load, save
+from vitlab.weights.load import load, read_configuration, save
 
 if TYPE_CHECKING:  # what only training and measuring need is imported when something is trained or measured
     from torch import nn
 
     from vitlab.evaluation.contract import Result
-    from vitlab.evaluation.embedding import Embedding
+    from vitlab.exporting.int8 import Quantized
+    from vitlab.exporting.program import Exported, Precision, Sizes
+    from vitlab.inference.embed import Embedding
     from vitlab.inspection.gather import Inspection
     from vitlab.objectives.contract import Objective
     from vitlab.reporting.make import Plan, Report
     from vitlab.reporting.purpose import Purpose
-    from vitlab.training.finish import Outcome
+    from vitlab.training.finish import RunOutcome
     from vitlab.training.plan import Given
     from vitlab.training.recipe import Recipe
-    from vitlab.weights.export import Exported, Precision, Sizes
-    from vitlab.weights.int8 import Quantised
     from vitlab.weights.push import Pushed
 
 __all__ = [
@@ -71,6 +72,7 @@ def predict(
     *,
     task: str | None = None,
     batch_size: int = 32,
+    device: str | None = None,
     progress: Callable[[int, int], None] | None = None,
 ) -> list[Prediction]:
     """What the model says of each image: a classifier's `top` classes, a mask, or numbers, as its task has it.
@@ -78,11 +80,13 @@ def predict(
     An image that cannot be read gets an `error` instead. `model` is a model or a source for `load`; `images` are paths
     (folders are searched), PIL images or arrays, one or several. `task` is the model's, unless it is in a file
     ('mine.py:NAME') and must be given again. `progress` is called with the number of images answered so far and of all.
+    A model that is in memory answers where it is, unless a `device` is named.
     """
     prediction.check(top, batch_size)
     permit(*([] if task is None else [task]))
-    items, loaded = find_inputs(images), _named(model)[0]
-    return prediction.predict(loaded, items, top, batch_size, progress, task=task_for(loaded, task))
+    items = find_inputs(images)
+    with _placed(model, device) as (loaded, _):
+        return prediction.predict(loaded, items, top, batch_size, progress, task=task_for(loaded, task))
 
 
 def train(
@@ -93,7 +97,7 @@ def train(
     out: StrPath | None = None,
     device: str | None = None,
     show: bool = False,
-) -> "Outcome":
+) -> "RunOutcome":
     """A run by a recipe or its name, in the folder `out` or a new one under runs/; `show` reports on standard error.
 
     A `model` or an `objective` of one's own takes the place of the recipe's; resuming the run needs it again.
@@ -120,7 +124,7 @@ def resume(
     objective: "Objective | None" = None,
     device: str | None = None,
     show: bool = False,
-) -> "Outcome":
+) -> "RunOutcome":
     """Continue a run from its last checkpoint.
 
     A `recipe` may say otherwise than the run's how it is computed and where its data are, not what it computes. A model
@@ -148,7 +152,7 @@ def report(
     device: str | None = None,
     progress: Callable[[int, int], None] | None = None,
 ) -> "Report":
-    """Write a run's `report.html` again, also while it goes on; `images` held-out pictures are looked at.
+    """Write a run's `report.html` again, also while it is running; `images` held-out pictures are looked at.
 
     By default as many as take some seconds. What cannot be had, as where the data is gone, is said in the report.
     `task` is the run's, unless it is in a file ('mine.py:NAME') and must be given again; so is `data`, unless it was
@@ -191,7 +195,7 @@ def _plan(folder: Path, data: str | None) -> "Plan":
     return Plan(dataset, planned_steps(recipe, dataset))
 
 
-def _reported(outcome: "Outcome", device: str | None) -> "Outcome":
+def _reported(outcome: "RunOutcome", device: str | None) -> "RunOutcome":
     """The outcome of a run that ended, its report and card written by the first process; without one it is no worse."""
     if outcome.reason != "signal" and os.environ.get("RANK", "0") == "0":
         try:
@@ -210,7 +214,7 @@ def finetune(
     task: str = "classification",
     out: StrPath | None = None,
     steps: int | None = None,
-    rate: float | None = None,
+    lr: float | None = None,
     batch_size: int | None = None,
     image_size: int | None = None,
     freeze: Literal["none", "backbone"] = "none",
@@ -220,7 +224,7 @@ def finetune(
     seed: int = 0,
     device: str | None = None,
     show: bool = False,
-) -> "Outcome":
+) -> "RunOutcome":
     """Transfer trained weights to a data set as the paper does; what is None follows from the data's size.
 
     `model` is a source for `load`, a model, or a module of one's own that makes logits, features or a map of images.
@@ -229,7 +233,7 @@ def finetune(
     divide. A BiT is trained by its own rule.
     """
     from vitlab.core.config import Choice
-    from vitlab.data.resident import LOOK_AT, sizes
+    from vitlab.data.loading.resident import LOOK_AT, sizes
     from vitlab.recipes.finetuning import finetune_recipe
     from vitlab.recipes.transfer import transfer_recipe
     from vitlab.training.plan import divide, open_parts
@@ -245,12 +249,13 @@ def finetune(
         data,
         source,
         steps=1 if steps is None else steps,
-        rate=1.0 if rate is None else rate,
+        lr=1.0 if lr is None else lr,
         warmup=0,
         held_out=val_fraction,
         batch_size=1 if batch_size is None else batch_size,
     )
     draft = dataclasses.replace(draft, patience=patience, seed=seed, task=Choice(task))
+    config = read_configuration(source, image_size=image_size) if given is None else _config_of(given, image_size)
     images = divide(open_parts(draft)).train
     pictures = sorted(sizes(images, max(len(images) // LOOK_AT, 1)), key=math.prod) or list(sizes(images))
     if not pictures:
@@ -258,13 +263,13 @@ def finetune(
     recipe = transfer_recipe(
         data,
         source,
-        load(source).config if given is None else _config_of(given, image_size),
+        config,
         num_images=len(images),
         picture=pictures[len(pictures) // 2],
         on_gpu=device.startswith("cuda"),
         held_out=val_fraction,
         steps=steps,
-        rate=rate,
+        lr=lr,
         batch_size=batch_size,
         image_size=image_size,
     )
@@ -293,31 +298,48 @@ def inspect(
     limit: int = 128,
     show: int = 8,
     batch_size: int = 8,
+    device: str | None = None,
     progress: Callable[[int, int], None] | None = None,
 ) -> "Inspection":
     """What a model learned and where it looks: filters, positions, attention maps, distance, entropy, similarity.
 
     Maps are of the first `show` images; averages over at most `limit` of the data set, or else of the images. `layers`,
     from 1, are those whose heads are shown and measured; `compare` is another model whose layers are set beside this
-    one's. Figures, `inspect.json` and `inspect.html` are written where `out` is given.
+    one's. Figures, `inspect.json` and `inspect.html` are written where `out` is given. A model that is in memory is
+    looked at where it is, unless a `device` is named.
     """
     from vitlab.inspection.gather import inspect_pictures
 
-    other = None if compare is None else _named(compare)
+    items = find_inputs(images)
+    with contextlib.ExitStack() as stack:
+        loaded, name = stack.enter_context(_placed(model, device))
+        other = None
+        if compare is not None:
+            other = stack.enter_context(_placed(compare, device or str(next(loaded.parameters()).device)))
+        return inspect_pictures(
+            loaded,
+            name,
+            items,
+            out=None if out is None else Path(out),
+            data=data,
+            other=other,
+            layers=None if layers is None else [layer - 1 for layer in layers],
+            limit=limit,
+            num_shown=show,
+            batch_size=batch_size,
+            progress=progress,
+        )
+
+
+@contextlib.contextmanager
+def _placed(model: Model | StrPath, device: str | None) -> Iterator[tuple[Model, str]]:
+    """A model and its name; one that was given stays where it is unless a device is named, and goes back afterwards."""
+    from vitlab.evaluation.subject import lent
+
+    where = None if device is None and isinstance(model, Model) else choose_device(device)
     loaded, name = _named(model)
-    return inspect_pictures(
-        loaded,
-        name,
-        find_inputs(images),
-        out=None if out is None else Path(out),
-        data=data,
-        other=other,
-        layers=None if layers is None else [layer - 1 for layer in layers],
-        limit=limit,
-        num_shown=show,
-        batch_size=batch_size,
-        progress=progress,
-    )
+    with lent(loaded):
+        yield loaded if where is None else loaded.to(where), name
 
 
 def _named(model: Model | StrPath) -> tuple[Model, str]:
@@ -396,10 +418,10 @@ def embed(
     progress: Callable[[int, int], None] | None = None,
 ) -> "Embedding":
     """The feature vector of each image: paths (folders are searched), PIL images or arrays, one or several."""
-    from vitlab.evaluation.embedding import embed_images
     from vitlab.evaluation.features import Reading
     from vitlab.evaluation.subject import lent, subject_of
     from vitlab.evaluation.testtime import TestTime, averaged
+    from vitlab.inference.embed import embed_images
     from vitlab.studies.evaluate import share_of
     from vitlab.training.distribution import join
 
@@ -428,7 +450,7 @@ def export(
     Nothing is written unless it gives what the model gives. With `pixels` it takes bytes [B, H, W, 3] of resized
     pictures and normalises them itself.
     """
-    from vitlab.weights import export as exporting
+    from vitlab.exporting import program as exporting
 
     form = exporting.Form(sizes=sizes, precision=precision, pixels=pixels, opset=opset)
     return exporting.export(_named(model)[0], Path(path), form)
@@ -445,10 +467,10 @@ def export_int8(
     opset: int = 20,
     batch_size: int = 32,
     progress: Callable[[int, int], None] | None = None,
-) -> "Quantised":
+) -> "Quantized":
     """An ONNX program whose products are of 8-bit numbers, and `path`.json: its size, speed and accuracy on `data`."""
-    from vitlab.evaluation.quantised import export_measured
-    from vitlab.weights.export import Form
+    from vitlab.exporting.int8_accuracy import export_measured
+    from vitlab.exporting.program import Form
 
     form = Form(sizes=sizes, pixels=pixels, opset=opset)
     loaded, target = _named(model)[0], Path(path)

@@ -41,7 +41,7 @@ def source(tmp_path_factory: pytest.TempPathFactory) -> str:
 
 
 @pytest.fixture(scope="module")
-def colours(tmp_path_factory: pytest.TempPathFactory) -> str:
+def colors(tmp_path_factory: pytest.TempPathFactory) -> str:
     model = colours_vit()
     path = tmp_path_factory.mktemp("a model") / "colours"
     vitlab.save(model, path)
@@ -108,16 +108,16 @@ def test_the_table_can_be_pasted_and_the_result_is_written(
 
 
 def test_classes_in_another_order_are_matched_by_name(
-    colours: str, photos: Path, capsys: pytest.CaptureFixture[str]
+    colors: str, photos: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    found = evaluated(capsys, "accuracy", "--model", colours, "--data", str(photos))
+    found = evaluated(capsys, "accuracy", "--model", colors, "--data", str(photos))
     assert found["metrics"]["top-1"]["value"] == pytest.approx(5 / 6)
     assert found["details"]["classes"] == ["blue", "green", "red"]
     assert found["details"]["confusion"] == [[2, 0, 0], [0, 1, 1], [0, 0, 2]]
 
 
 def test_what_a_result_is_over_is_told_below_the_table(
-    colours: str, photos: Path, capsys: pytest.CaptureFixture[str]
+    colors: str, photos: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     for split in ("train", "test"):
         shutil.rmtree(photos / split / "green")
@@ -126,7 +126,7 @@ def test_what_a_result_is_over_is_told_below_the_table(
     for file in (photos / "test" / "pictures").iterdir():
         file.rename(photos / "test" / file.name)
     (photos / "test" / "pictures").rmdir()
-    assert main(["evaluate", "accuracy", "--model", colours, "--data", str(photos)]) == 0
+    assert main(["evaluate", "accuracy", "--model", colors, "--data", str(photos)]) == 0
     text = capsys.readouterr().out
     assert "Classes were matched by name, 2 of the model's 3." in text
     assert f"{photos / 'test'} has no class folders, so no labels: it was left out." in text
@@ -134,9 +134,9 @@ def test_what_a_result_is_over_is_told_below_the_table(
     assert "Read as" not in text
 
 
-def test_views_are_averaged_by_option(colours: str, photos: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_views_are_averaged_by_option(colors: str, photos: Path, capsys: pytest.CaptureFixture[str]) -> None:
     more = ("--crops", "5", "--flip", "--resize", "12")
-    found = evaluated(capsys, "accuracy", "--model", colours, "--data", str(photos), *more)
+    found = evaluated(capsys, "accuracy", "--model", colors, "--data", str(photos), *more)
     assert found["metrics"]["top-1"]["value"] == pytest.approx(5 / 6)
     assert found["settings"]["views"] == {"crops": 5, "flip": True, "resize": 12}
 
@@ -266,7 +266,7 @@ def test_fine_tuning_tells_its_choice_and_its_cost(
         "2",
         "--batch-size",
         "8",
-        "--rates",
+        "--lrs",
         "0.01",
         "0.03",
         "--seeds",
@@ -280,7 +280,7 @@ def test_fine_tuning_tells_its_choice_and_its_cost(
     assert found["cost"]["flops"] > 0
     assert main(["evaluate", *arguments]) == 0  # goes on with what is there, to its end at once
     text = capsys.readouterr().out
-    assert f"Chosen on 10% of train, held out: rate {found['selected']['rate']['value']}." in text
+    assert f"Chosen on 10% of train, held out: lr {found['selected']['lr']['value']}." in text
 
 
 @pytest.mark.parametrize("status", [130, 143])
@@ -292,7 +292,7 @@ def test_a_grid_that_a_signal_ended_says_so(
 
     monkeypatch.setattr(vitlab.api, "evaluate", stopped)
     assert main(["evaluate", "finetune", "--model", source, "--data", "digits"]) == status
-    assert "the same command goes on" in capsys.readouterr().err
+    assert "the same command resumes" in capsys.readouterr().err
 
 
 def test_the_examples_of_finetune_name_data_with_a_test_part() -> None:

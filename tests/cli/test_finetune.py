@@ -12,8 +12,9 @@ from vitlab.weights.load import load, save
 
 
 @pytest.mark.parametrize("named", [True, False])
-def test_the_folder_may_be_the_first_word(named: bool, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["finetune", *(["--data"] if named else []), "gone/", "--model", "gone"]) == 2
+def test_the_folder_may_be_the_first_word(named: bool, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    save(create("vit-digits"), tmp_path / "model")
+    assert main(["finetune", *(["--data"] if named else []), "gone/", "--model", str(tmp_path / "model")]) == 2
     assert capsys.readouterr().err.startswith("vitlab: There is no data set named 'gone'")
 
 
@@ -30,7 +31,7 @@ def test_masks_are_learned_and_predicted(tmp_path: Path, capsys: pytest.CaptureF
         Image.fromarray(mask).save(tmp_path / "squares" / "masks" / f"{i}.png")
     save(create("vit-digits", image_size=16), tmp_path / "model")
     arguments = [str(tmp_path / "squares"), "--model", str(tmp_path / "model"), "--task", "segmentation"]
-    arguments += ["--steps", "40", "--rate", "0.1", "--out", str(tmp_path / "run"), "--device", "cpu"]
+    arguments += ["--steps", "40", "--lr", "0.1", "--out", str(tmp_path / "run"), "--device", "cpu"]
     assert main(["finetune", *arguments]) == 0
     assert "best val score: " in capsys.readouterr().out
     assert load(tmp_path / "run").task == "segmentation"

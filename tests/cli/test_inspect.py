@@ -11,6 +11,7 @@ from PIL import Image
 import vitlab
 from tiny_vits import random_vit
 from vitlab.cli import main
+from vitlab.inspection.document import Panel, panel_markup
 from vitlab.models.vit import ViTConfig
 
 MODEL_FIGURES = ("distance", "entropy", "filters", "positions", "similarity")
@@ -196,3 +197,9 @@ def test_out_must_not_be_a_file(source: str, photos: Path, tmp_path: Path, capsy
     assert (
         capsys.readouterr().err == f"vitlab: {tmp_path / 'x'} is a file; give the name of a folder to write (--out).\n"
     )
+
+
+def test_a_figure_says_that_it_is_wider_than_the_screen() -> None:
+    markup = panel_markup(Panel('<svg style="max-width:665px;min-width:466px"></svg>', "a & b"))
+    assert "max-height:clamp(0px, (466px - 100cqi) * 999, 1.6rem)" in markup
+    assert "a &amp; b" in markup

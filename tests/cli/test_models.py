@@ -1,8 +1,11 @@
 import json
+import subprocess
+import sys
 
 import pytest
 
 from vitlab.cli import main
+from vitlab.models.zoo.rows import ZOO
 
 # Sizes of table 1 of the paper; parameters and multiply-adds of ViT-B/16 are worked out below, by hand.
 TOKENS, WIDTH, MLP, LAYERS, PATCH = 197, 768, 3072, 12, 16 * 16 * 3
@@ -34,8 +37,8 @@ def test_json_has_the_figures_of_a_model(capsys: pytest.CaptureFixture[str]) -> 
 def test_the_table_is_aligned_and_says_what_it_counts(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["models", "vit-cifar-d128"]) == 0
     header, row, empty, caption = capsys.readouterr().out.splitlines()
-    assert header.split() == ["name", "size", "patch", "pixels", "tokens", "parameters", "GFLOPs"]
-    assert " ".join(row.split()) == "vit-cifar-d128 6 / 128 / 512 / 4 4 32 65 1.21 M 0.17"
+    assert header.split() == ["name", "size", "patch", "pixels", "tokens", "parameters", "published", "GFLOPs"]
+    assert " ".join(row.split()) == "vit-cifar-d128 6 / 128 / 512 / 4 4 32 65 1.21 M 1.206M 0.17"
     assert len(header) == len(row)
     assert empty == ""
     assert "2 FLOPs a multiply-add" in caption
@@ -55,3 +58,10 @@ def test_a_pattern_that_matches_nothing_gets_near_names(capsys: pytest.CaptureFi
     assert printed.err.startswith("vitlab: There is no model named 'vit-b17-224'. Did you mean vit-b1")
     assert main(["models", "zzzz"]) == 2
     assert capsys.readouterr().err == "vitlab: There is no model named 'zzzz'. `vitlab models` lists them.\n"
+
+
+def test_the_whole_zoo_is_listed_without_torch() -> None:
+    """Importing torch alone takes longer than the list may."""
+    code = "import sys; from vitlab.cli import main; main(['models', '--json']); sys.exit('torch' in sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert len(json.loads(done.stdout)) == len(ZOO)

@@ -100,9 +100,9 @@ def test_masks_are_written_with_class_numbers_and_colours(
         assert written.mode == "P"
         assert written.size == (24, 16)  # as the picture
         assert np.array_equal(np.asarray(written), expected.repeat(2, axis=0).repeat(3, axis=1))
-        colours = np.asarray(written.convert("RGB"))
-        for k, colour in enumerate(VOC):
-            assert (colours[np.asarray(written) == k] == colour).all()
+        colors = np.asarray(written.convert("RGB"))
+        for k, color in enumerate(VOC):
+            assert (colors[np.asarray(written) == k] == color).all()
         shares = {name: float((expected == k).mean()) for k, name in enumerate(LABELS)}
         assert answer["shares"] == {name: share for name, share in shares.items() if share}
 

@@ -14,7 +14,7 @@ from vitlab.core.config import to_dict
 from vitlab.core.record import write_json
 from vitlab.training import session
 from vitlab.training.recipe import Recipe
-from vitlab.training.session import Outcome
+from vitlab.training.session import RunOutcome
 
 __all__ = ["short", "small_set"]
 
@@ -78,7 +78,7 @@ def test_mistakes_are_one_sentence(tmp_path: Path, begun: Path, capsys: pytest.C
 def test_a_report_that_fails_is_a_sentence_and_no_failure(
     begun: Path, short: Recipe, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    done = Outcome(begun, "done", 0, 24, {})
+    done = RunOutcome(begun, "done", 0, 24, {})
     monkeypatch.setattr(session, "train", lambda *_, **__: done)
     monkeypatch.setattr("vitlab.reporting.make.page", lambda _: 1 / 0)
     assert api.train(short, out=begun) is done
@@ -92,7 +92,7 @@ def test_a_report_that_fails_is_a_sentence_and_no_failure(
 def test_only_the_first_process_reports_and_only_what_ended(
     rank: str, reason: str, written: bool, begun: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(session, "resume", lambda *_, **__: Outcome(begun, reason, 0, 24, {}))
+    monkeypatch.setattr(session, "resume", lambda *_, **__: RunOutcome(begun, reason, 0, 24, {}))
     monkeypatch.setenv("RANK", rank)
     api.resume(begun)
     assert (begun / "report.html").exists() == written

@@ -1,6 +1,7 @@
 import dataclasses
 import json
 import shlex
+from importlib.metadata import EntryPoint
 from pathlib import Path
 from typing import Any
 
@@ -12,14 +13,16 @@ from processes import torchrun
 from short_runs import short, small_set
 from vitlab import api
 from vitlab.cli import main
+from vitlab.cli.choices import current_names
 from vitlab.cli.train import report
+from vitlab.core.errors import Error
 from vitlab.data.augmentation import Augmentation
 from vitlab.models.create import create
 from vitlab.objectives.cross_entropy import Loss
 from vitlab.objectives.distillation import DistillationOptions
 from vitlab.recipes import RECIPES
-from vitlab.training.finish import Outcome
-from vitlab.training.optimisers import Optimiser
+from vitlab.training.finish import RunOutcome
+from vitlab.training.optimizers import Optimizer
 from vitlab.training.recipe import DataChoice, ModelChoice, Recipe
 from vitlab.training.schedules import Schedule
 from vitlab.weights.load import save
@@ -31,9 +34,9 @@ __all__ = ["short", "small_set"]
     ("options", "sentence"),
     [
         ("--batch-size 0", "batch_size must be at least 1, not 0."),
-        ("--optimiser.rate nan", "The learning rate must be positive and finite, not nan."),
-        ("--optimiser.betas 0.9 1", "optimiser.betas must be at least 0 and below 1, not 1.0."),
-        ("--data.workers -1", "data.workers must not be negative: -1."),
+        ("--optimizer.lr nan", "optimizer.lr must be above 0 and finite, not nan."),
+        ("--optimizer.betas 0.9 1", "optimizer.betas must be at least 0 and below 1, not 1.0."),
+        ("--data.workers -1", "data.workers must be at least 0, not -1."),
         ("--seed -1", "seed must be a whole number from 0 to 2^64 - 1, not -1."),
         ("--schedule.total '0 steps'", "A run of '0 steps' has no steps: make it longer."),
         ("--device tpu", "This machine has no device 'tpu': choose cpu"),
@@ -56,7 +59,7 @@ def test_nonsense_is_one_sentence_and_leaves_nothing(
         (["--steps", "0"], "A run of '0 steps' has no steps: make it longer."),
         (["--batch-size", "0"], "batch_size must be at least 1, not 0."),
         (["--batch-size", "-3"], "batch_size must be at least 1, not -3."),
-        (["--rate", "0"], "The learning rate must be positive and finite, not 0.0."),
+        (["--lr", "0"], "optimizer.lr must be above 0 and finite, not 0.0."),
         (["--patience", "0"], "patience must be at least 1, not 0."),
         (["--val-fraction", "1"], "data.val_fraction must be at least 0 and below 1, not 1.0."),
         (["--device", "foo"], "This machine has no device 'foo': choose cpu"),
@@ -68,7 +71,13 @@ def test_finetune_takes_what_it_is_given(options: list[str], sentence: str, caps
     assert capsys.readouterr().err.startswith(f"vitlab: {sentence}")
 
 
-@pytest.mark.parametrize("verb", ["evaluate accuracy --data digits", "embed pictures out.npz", "report run", "serve"])
+@pytest.mark.parametrize(
+    "verb",
+    [
+        *("evaluate accuracy --data digits", "embed pictures out.npz", "predict pictures", "inspect pictures"),
+        *("report run", "serve"),
+    ],
+)
 def test_one_rule_for_devices(
     verb: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -107,7 +116,7 @@ def test_recipes_as_json(capsys: pytest.CaptureFixture[str]) -> None:
 def test_one_process_speaks_for_all(
     as_json: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    outcome = Outcome(tmp_path, "signal", 143, 7, {})
+    outcome = RunOutcome(tmp_path, "signal", 143, 7, {})
     monkeypatch.setenv("RANK", "1")
     assert report(outcome, as_json=as_json) == 143
     assert capsys.readouterr().out == ""
@@ -122,6 +131,13 @@ def test_two_processes_print_one_document(small_set: Path, tmp_path: Path) -> No
     ended = torchrun(*train, "--schedule.total", "2 steps", "--out", tmp_path / "run", "--json")
     assert ended.returncode == 0, ended.stderr[-3000:]
     assert json.loads(ended.stdout)["step"] == 2
+
+
+@pytest.mark.slow
+def test_two_processes_say_one_sentence(tmp_path: Path) -> None:
+    ended = torchrun("-m", "vitlab", "train", "digits", "--model.set", "depht=3", "--out", tmp_path / "run")
+    assert ended.returncode != 0
+    assert ended.stderr.count("there is no field 'depht'. Did you mean depth?") == 1
 
 
 def test_a_damaged_checkpoint_is_one_sentence(
@@ -140,8 +156,8 @@ def test_a_run_is_resumed_with_what_may_change_alone(
 ) -> None:
     folder = api.train(changed(short, **{"schedule.total": "4 steps"}), out=tmp_path / "run", device="cpu").folder
     resume = ["train", "--resume", str(folder), "--device", "cpu"]
-    assert main([*resume, "--optimiser.rate", "1", "--batch-size", "8"]) == 2
-    assert "optimiser.rate: 0.003, now 1.0; batch_size: 16, now 8." in capsys.readouterr().err
+    assert main([*resume, "--optimizer.lr", "1", "--batch-size", "8"]) == 2
+    assert "optimizer.lr: 0.003, now 1.0; batch_size: 16, now 8." in capsys.readouterr().err
     assert main(["train", "digits", *resume[1:]]) == 2
     assert "keep: 'best', now 'last'." in capsys.readouterr().err
     assert main([*resume, "--out", str(tmp_path / "other")]) == 2
@@ -157,26 +173,25 @@ def test_a_run_is_resumed_with_what_may_change_alone(
 
 
 @pytest.mark.parametrize(
-    ("options", "sentence"),
+    ("options", "said"),
     [
-        (["--optimiser.ratee", "3"], "Unrecognized options: --optimiser.ratee, 3. Did you mean --optimiser.rate?"),
-        (["--nonsense"], "Unrecognized options: --nonsense."),
-        (["--batch-size", "many"], "Error parsing --batch-size: invalid literal for int() with base 10: 'many'."),
-        (["--batch-size"], "Missing value for argument '--batch-size'. Expected 1 values."),
-        (
-            ["--model.lora", "x"],
-            "Error parsing --model.lora: no type matching {None}|INT could be instantiated from ['x'].",
-        ),
+        (["--optimizer.lrr", "3"], ["Unrecognized options: --optimizer.lrr, 3", "--optimizer.lr FLOAT"]),
+        (["--nonsense"], ["Unrecognized options: --nonsense"]),
+        (["--batch-size", "many"], ["Error parsing --batch-size: invalid literal for int()", "--batch-size INT"]),
+        (["--batch-size"], ["Missing value for argument '--batch-size'."]),
     ],
 )
-def test_what_no_option_is_gets_one_sentence(
-    options: list[str], sentence: str, capsys: pytest.CaptureFixture[str]
+def test_what_no_option_is_gets_tyros_own_words(
+    options: list[str], said: list[str], capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["train", "digits", *options]) == 2
-    assert capsys.readouterr().err == f"vitlab: {sentence} See vitlab train digits --help.\n"
+    printed = capsys.readouterr()
+    assert printed.out == ""
+    for words in [*said, "vitlab train digits --help"]:
+        assert words in printed.err
 
 
-OPTIONS = [Recipe, ModelChoice, DataChoice, Augmentation, Loss, DistillationOptions, Optimiser, Schedule]
+OPTIONS = [Recipe, ModelChoice, DataChoice, Augmentation, Loss, DistillationOptions, Optimizer, Schedule]
 
 
 @pytest.mark.parametrize("kind", OPTIONS)
@@ -189,3 +204,37 @@ def test_every_option_has_a_text_of_its_own(kind: type[Any]) -> None:
     }
     assert [name for name, text in texts.items() if not text] == []
     assert len(set(texts.values())) == len(texts)
+
+
+def added() -> Recipe:
+    """A recipe of another package's.
+
+    With more words.
+    """
+    return Recipe(name="added")
+
+
+def test_the_list_has_recipes_of_installed_packages(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    point = EntryPoint("added", f"{__name__}:added", "vitlab.recipes")
+    monkeypatch.setattr("vitlab.recipes.entry_points", lambda group: [point] if group == "vitlab.recipes" else [])
+    assert main(["train", "--list", "--json"]) == 0
+    listed = {row["name"]: row["summary"] for row in json.loads(capsys.readouterr().out)}
+    assert listed["added"] == "A recipe of another package's."
+    assert "digits" in listed
+
+
+def test_short_and_old_names_of_options(capsys: pytest.CaptureFixture[str]) -> None:
+    given = ["--epochs", "20", "--lr=0.01", "--optimiser.rate", "1", "--optimiser.head-rate=2", "--spread", "shard"]
+    expected = ["--schedule.total", "20 epochs", "--optimizer.lr", "0.01", "--optimizer.lr", "1"]
+    expected += ["--optimizer.head-lr-scale=2", "--strategy", "shard"]
+    assert current_names(given) == expected
+    said = capsys.readouterr().err
+    for old, new in (("--optimiser.rate", "--optimizer.lr"), ("--spread", "--strategy")):
+        assert f"{old} is now {new}." in said
+    assert current_names(["--optimiser.weight-decay", "0.1"]) == ["--optimizer.weight-decay", "0.1"]
+    same = ["--optimizer.lr", "1", "--data.source", "digits", "--batch-size", "3"]
+    assert current_names(same) == same
+    with pytest.raises(Error, match="--epochs needs a value"):
+        current_names(["--epochs", "--lr", "3"])

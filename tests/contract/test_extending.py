@@ -113,7 +113,7 @@ def dots(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A run of the regression, which was never stopped."""
     run = tmp_path_factory.mktemp("dots") / "run"
     with contextlib.chdir(documented.folder()):
-        assert main(["train", NAMES["recipe"], *FEW, *SMALL, "--optimiser.rate", "3e-3", "--out", str(run)]) == 0
+        assert main(["train", NAMES["recipe"], *FEW, *SMALL, "--optimizer.lr", "3e-3", "--out", str(run)]) == 0
     return run
 
 
@@ -138,7 +138,7 @@ def test_a_task_of_ones_own_resumes_to_the_bit(
     run = tmp_path / "run"
     with monkeypatch.context() as patch:
         signal_at(33, signal.SIGTERM, patch)
-        begun = ["train", NAMES["recipe"], *FEW, *SMALL, "--optimiser.rate", "3e-3", "--out", str(run)]
+        begun = ["train", NAMES["recipe"], *FEW, *SMALL, "--optimizer.lr", "3e-3", "--out", str(run)]
         assert main(begun) == 128 + signal.SIGTERM
     monkeypatch.setattr(registry, "_permitted", set[str]())  # as in another process
     capsys.readouterr()
@@ -226,7 +226,7 @@ def test_an_objective_of_ones_own_trains_and_resumes_to_the_bit(
 @pytest.mark.compiled
 @pytest.mark.inductor
 def test_an_objective_of_ones_own_trains_compiled(tmp_path: Path) -> None:
-    sgd = ["--optimiser.name", "sgd", "--optimiser.weight-decay", "0", "--optimiser.rate", "0.05"]
+    sgd = ["--optimizer.name", "sgd", "--optimizer.weight-decay", "0", "--optimizer.lr", "0.05"]
     arguments = ["train", "digits", "--objective", NAMES["objective"], *MAE, *sgd, "--model.dropout", "0"]
     assert main([*arguments, "--out", str(tmp_path / "eager")]) == 0
     assert main([*arguments, "--compile", "--out", str(tmp_path / "compiled")]) == 0

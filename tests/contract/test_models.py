@@ -10,7 +10,7 @@ from vitlab.core.config import from_dict, to_dict
 from vitlab.core.errors import CannotHoldError, ConfigError, Error
 from vitlab.models import FAMILIES
 from vitlab.models.contract import Model, Tokens
-from vitlab.models.cost import count_flops, count_parameters
+from vitlab.models.counts import count_flops, count_parameters
 from vitlab.models.create import empty_model
 from vitlab.models.resnet import to_map, to_tokens
 from vitlab.models.units import UnitNet

@@ -109,7 +109,7 @@ def batch_of(num: int = 6) -> Batch:
 def recipe_for(name: str, here: Path, **fields: object) -> Recipe:
     """Eight steps by an objective, without what it does not take and without what follows the rank."""
     plain = {"augmentation.mixup": 0.0, "augmentation.cutmix": 0.0, "model.dropout": 0.0, "model.drop_path": 0.0}
-    sgd = {"optimiser.name": "sgd", "optimiser.weight_decay": 0.0, "optimiser.rate": 0.05}
+    sgd = {"optimizer.name": "sgd", "optimizer.weight_decay": 0.0, "optimizer.lr": 0.05}
     steps = {"schedule.total": "8 steps", "schedule.warmup": "2 steps", "keep": "last", "evaluate_every": "4 steps"}
     wanted = plain | sgd | steps | {"checkpoint_every": "3 steps"} | fields
     short = changed(short_recipe(here / "small.npz"), **wanted)
@@ -196,13 +196,12 @@ def test_its_options_survive_json_and_the_command_line(
     capsys.readouterr()
     assert main(["train", "digits", "--objective", name, "--objective.colour", "3"]) == 2
     said = capsys.readouterr().err
-    assert said.count("\n") == 1
-    assert "--objective.colour" in said
+    assert "Unrecognized options: --objective.colour" in said
 
 
 @every
 def test_a_lost_run_resumes_to_the_bit(name: str, here: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    recipe = recipe_for(name, here, **{"model.dropout": 0.1, "optimiser.name": "adamw", "optimiser.rate": 1e-3})
+    recipe = recipe_for(name, here, **{"model.dropout": 0.1, "optimizer.name": "adamw", "optimizer.lr": 1e-3})
     whole = session.train(recipe, tmp_path / "whole", device="cpu", show=False)
     with monkeypatch.context() as patch:
         lose_at(5, patch)
@@ -219,14 +218,14 @@ def test_a_lost_run_resumes_to_the_bit(name: str, here: Path, tmp_path: Path, mo
 def test_two_processes_are_one(here: Path, tmp_path: Path) -> None:
     """All objectives in one launch, as copies; one with parameters of its own as shards too."""
     runs = {f"{i}": recipe_for(name, here) for i, name in enumerate(NAMES)}
-    runs["shards"] = recipe_for(MAE, here, spread="shard")
+    runs["shards"] = recipe_for(MAE, here, strategy="shard")
     for file, recipe in runs.items():
         (tmp_path / f"{file}.json").write_text(json.dumps(to_dict(recipe)))
     (tmp_path / "launched.py").write_text(SCRIPT)
     launched = processes.torchrun(tmp_path / "launched.py", tmp_path)
     assert launched.returncode == 0, launched.stderr[-3000:]
     for file, recipe in runs.items():
-        whole = changed(recipe, spread="auto")
+        whole = changed(recipe, strategy="auto")
         alone = session.train(whole, tmp_path / f"{file} alone", device="cpu", show=False)
         found, expected = weights(tmp_path / file), weights(tmp_path / f"{file} alone")
         for own, value in expected.items():
@@ -289,7 +288,7 @@ def test_a_name_that_is_only_saved_is_not_run(name: str, here: Path, monkeypatch
     recipe = json.loads(json.dumps(to_dict(recipe_for(name, here))))
     monkeypatch.setattr(registry, "_permitted", set[str]())
     read = read_recipe(recipe, where="test")  # reading a recipe runs nothing
-    if registry.is_in_a_file(name):
+    if registry.is_file_reference(name):
         with pytest.raises(ConfigError, match=r"is code in a file, which is not run .*: give its name again") as caught:
             OBJECTIVES.find(read.objective.name)
         assert "\n" not in str(caught.value)

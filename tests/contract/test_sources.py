@@ -15,7 +15,7 @@ from vitlab.core.errors import Error
 from vitlab.data.contract import DataSet, Masks, Values
 from vitlab.data.decoding import decode, read_mask
 from vitlab.data.open import SOURCES
-from vitlab.data.sources.eurosat import CLASSES as EUROSAT
+from vitlab.data.sources.published.eurosat import CLASSES as EUROSAT
 from vitlab.data.sources.source import Published
 
 NUM = 8  # images of each part

@@ -105,7 +105,7 @@ def answered(name: str, num: int = 7) -> tuple[Tensor, Tensor]:
 
 def recipe_for(name: str, here: Path, **fields: object) -> Recipe:
     plain = {"augmentation.mixup": 0.0, "augmentation.cutmix": 0.0, "model.dropout": 0.0, "model.drop_path": 0.0}
-    sgd = {"optimiser.name": "sgd", "optimiser.weight_decay": 0.0, "optimiser.rate": 0.02, "data.workers": 0}
+    sgd = {"optimizer.name": "sgd", "optimizer.weight_decay": 0.0, "optimizer.lr": 0.02, "data.workers": 0}
     steps = {"schedule.total": "8 steps", "schedule.warmup": "2 steps", "keep": "last", "evaluate_every": "4 steps"}
     wanted = plain | sgd | steps | {"checkpoint_every": "3 steps", "data.source": source(name, here)} | fields
     return dataclasses.replace(changed(short_recipe(here), **wanted), task=Choice(name, OPTIONS[name]))
@@ -228,15 +228,14 @@ def test_its_options_survive_json_and_the_command_line(
     capsys.readouterr()
     assert main(["train", "digits", "--task", name, "--task.colour", "3"]) == 2
     said = capsys.readouterr().err
-    assert said.count("\n") == 1
-    assert "--task.colour" in said
+    assert "Unrecognized options: --task.colour" in said
 
 
 @every
 def test_a_lost_run_resumes_to_the_bit_and_predicts(
     name: str, here: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    recipe = recipe_for(name, here, **{"model.dropout": 0.1, "optimiser.name": "adamw", "optimiser.rate": 1e-3})
+    recipe = recipe_for(name, here, **{"model.dropout": 0.1, "optimizer.name": "adamw", "optimizer.lr": 1e-3})
     whole = session.train(recipe, tmp_path / "whole", device="cpu", show=False)
     with monkeypatch.context() as patch:
         lose_at(5, patch)

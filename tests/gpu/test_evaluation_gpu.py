@@ -18,9 +18,7 @@ from vitlab.core.preprocess import Preprocess
 from vitlab.data.contract import Array, DataSet, Split
 from vitlab.data.open import open_data
 from vitlab.evaluation.contract import Subject
-from vitlab.evaluation.cost import batch_fits, largest_batch
-from vitlab.evaluation.costing import measure_cost
-from vitlab.evaluation.embedding import GivenImages
+from vitlab.evaluation.cost import batch_fits, largest_batch, measure_cost
 from vitlab.evaluation.features import Reading, extract
 from vitlab.evaluation.fewshot import fewshot_accuracy, fewshot_sweep
 from vitlab.evaluation.knn import knn_accuracy
@@ -30,6 +28,7 @@ from vitlab.evaluation.protocols.cost import CostOptions
 from vitlab.evaluation.protocols.fewshot import FewshotOptions
 from vitlab.evaluation.request import measure
 from vitlab.evaluation.subject import Precision, subject_from, subject_of
+from vitlab.inference.embed import GivenImages
 from vitlab.models.contract import Model
 
 pytestmark = pytest.mark.gpu
@@ -149,9 +148,11 @@ def test_cost_is_measured(little_memory: int) -> None:
     memory = result.metrics["peak memory (MB) at batch 32"].value * 2**20
     assert weights + 32 * 3 * 224 * 224 * 4 < memory < little_memory
     assert result.metrics["largest batch"].value > 32
-    assert result.metrics["images a second"].value > result.metrics["images a second, training"].value > 0
+    assert result.metrics["images per second"].value > result.metrics["images per second, training"].value > 0
     assert result.settings["device"] == torch.cuda.get_device_name()
-    assert result.cost["device_days"] == pytest.approx(1e6 / result.metrics["images a second, training"].value / 86400)
+    assert result.cost["device_days"] == pytest.approx(
+        1e6 / result.metrics["images per second, training"].value / 86400
+    )
     assert not model.training
 
 

@@ -26,7 +26,7 @@ pytestmark = [
 def masked(short: Recipe) -> Recipe:
     """24 steps without dropout, whose numbers a GPU draws otherwise, and in float32 throughout."""
     plain = {"augmentation.mixup": 0.0, "augmentation.cutmix": 0.0, "model.dropout": 0.0, "model.drop_path": 0.0}
-    exact = {"precision": "float32", "keep": "last", "optimiser.rate": 1e-3}
+    exact = {"precision": "float32", "keep": "last", "optimizer.lr": 1e-3}
     return dataclasses.replace(changed(short, **plain, **exact), objective=Choice(documented.named("objective")))
 
 
@@ -44,7 +44,7 @@ def test_it_trains_captured(masked: Recipe, tmp_path: Path, monkeypatch: pytest.
     used: list[int] = []
     made = CapturedStepper.__call__
     monkeypatch.setattr(
-        CapturedStepper, "__call__", lambda self, step, rate: (used.append(step), made(self, step, rate))[1]
+        CapturedStepper, "__call__", lambda self, step, lr: (used.append(step), made(self, step, lr))[1]
     )
     session.train(changed(masked, compile=compiled), tmp_path / "captured", device="cuda", show=False)
     assert used == list(range(24))

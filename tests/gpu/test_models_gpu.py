@@ -8,19 +8,27 @@ from torch import Tensor
 
 import vitlab
 from vitlab.models import folding, vit
+from vitlab.models.contract import Layout
+from vitlab.models.positions import apply_rotary, rotary_angles
 from vitlab.models.short_attention import MOST_TOKENS, short_attention, takes
 
 pytestmark = [pytest.mark.gpu, pytest.mark.filterwarnings("ignore:Attempting to run cuBLAS")]
 
 
-def reference(qkv: Tensor, heads: int) -> Tensor:
+def reference(qkv: Tensor, heads: int, layout: Layout | None = None) -> Tensor:
     q, k, v = rearrange(qkv, "b n (three h d) -> three b h n d", three=3, h=heads)
+    if layout is not None:
+        angles = torch.complex(*rotary_angles(layout, q.shape[-1], q.device).double())[:, None]
+        q, k = (angles * torch.complex(*x.chunk(2, dim=-1)) for x in (q, k))
+        q, k = (torch.cat([x.real, x.imag], dim=-1) for x in (q, k))
     A = (q @ k.mT * q.shape[-1] ** -0.5).softmax(-1)
     return rearrange(A @ v, "b h n d -> b n (h d)")
 
 
-def by_torch(qkv: Tensor, heads: int) -> Tensor:
+def by_torch(qkv: Tensor, heads: int, layout: Layout | None = None) -> Tensor:
     q, k, v = rearrange(qkv, "b n (three h d) -> three b h n d", three=3, h=heads)
+    if layout is not None:
+        q, k = (apply_rotary(x.transpose(1, 2), layout).transpose(1, 2) for x in (q, k))
     return rearrange(F.scaled_dot_product_attention(q, k, v), "b h n d -> b n (h d)")
 
 
@@ -34,20 +42,41 @@ def error(found: Tensor, expected: Tensor) -> float:
     [(1, 2, 64), (4, 3, 16), (17, 4, 32), (50, 12, 64), (64, 6, 64), (65, 6, 64), (100, 3, 16), (128, 2, 64)],
 )
 def test_attention_over_few_tokens_is_as_exact_as_torchs(tokens: int, heads: int, width: int, dtype: torch.dtype):
+    compare_attention(tokens, heads, width, dtype)
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+@pytest.mark.parametrize(
+    ("grid", "prefix", "kept", "heads", "width"),
+    [((8, 8), 0, None, 6, 64), ((8, 8), 1, None, 6, 64), ((4, 5), 2, None, 3, 32), ((8, 8), 1, 16, 3, 64)],
+)
+def test_attention_with_rotary_positions_is_as_exact_as_torchs(
+    grid: tuple[int, int], prefix: int, kept: int | None, heads: int, width: int, dtype: torch.dtype
+):
+    """Over all places, and over places of each image's own."""
+    num = grid[0] * grid[1]
+    present = None if kept is None else torch.stack([torch.randperm(num, device="cuda")[:kept] for _ in range(5)])
+    layout = Layout(grid=grid, present=present, num_prefix=prefix)
+    compare_attention(prefix + (kept or num), heads, width, dtype, layout)
+
+
+def compare_attention(tokens: int, heads: int, width: int, dtype: torch.dtype, layout: Layout | None = None) -> None:
+    """Output and gradient of the kernels and of torch's attention beside those in float64."""
     generator = torch.Generator("cuda").manual_seed(0)
     qkv = torch.randn(5, tokens, 3 * heads * width, device="cuda", dtype=dtype, generator=generator) * 2
     weights = torch.randn(5, tokens, heads * width, device="cuda", dtype=dtype, generator=generator)
+    angles = None if layout is None else rotary_angles(layout, width, qkv.device)
 
-    def both(function, values: Tensor) -> tuple[Tensor, Tensor]:  # pyright: ignore[reportMissingParameterType]
+    def both(function, values: Tensor, places: Layout | Tensor | None) -> tuple[Tensor, Tensor]:  # pyright: ignore[reportMissingParameterType]
         values = values.clone().requires_grad_()
-        out = function(values, heads)
+        out = function(values, heads, places)
         (gradient,) = torch.autograd.grad(out, values, weights.to(values.dtype))
         return out.detach(), gradient
 
-    expected = both(reference, qkv.double())
-    for ours, torchs, right in zip(both(short_attention, qkv), both(by_torch, qkv), expected, strict=True):
+    found, torchs = both(short_attention, qkv, angles), both(by_torch, qkv, layout)
+    for ours, others, right in zip(found, torchs, both(reference, qkv.double(), layout), strict=True):
         if right.norm() > 0:  # one token: q and k have no gradient, v's is all
-            assert error(ours, right) < 1.5 * error(torchs, right) + 1e-4
+            assert error(ours, right) < 1.5 * error(others, right) + 1e-4
 
 
 def test_attention_over_few_tokens_reads_a_batch_past_the_reach_of_32_bits():
@@ -59,15 +88,17 @@ def test_attention_over_few_tokens_reads_a_batch_past_the_reach_of_32_bits():
 def test_attention_over_few_tokens_is_a_well_behaved_operator():
     qkv = torch.randn(2, 5, 3 * 32, device="cuda", dtype=torch.bfloat16, requires_grad=True)
     torch.library.opcheck(short_attention, (qkv, 2))
+    qkv = torch.randn(2, 5, 3 * 64, device="cuda", dtype=torch.bfloat16, requires_grad=True)
+    torch.library.opcheck(short_attention, (qkv, 2, rotary_angles(Layout(grid=(2, 2), num_prefix=1), 32, qkv.device)))
 
 
 def test_a_model_uses_it_where_it_can(monkeypatch: pytest.MonkeyPatch):
     torch.manual_seed(0)
     used: list[int] = []
 
-    def spy(qkv: Tensor, heads: int) -> Tensor:
+    def spy(qkv: Tensor, heads: int, angles: Tensor | None) -> Tensor:
         used.append(qkv.shape[1])
-        return short_attention(qkv, heads)
+        return short_attention(qkv, heads, angles)
 
     monkeypatch.setattr(vit, "short_attention", spy)
     for size, expected in ((32, [65] * 11), (64, [])):  # the last layer has one query; 257 tokens are too many
@@ -80,7 +111,7 @@ def test_a_model_uses_it_where_it_can(monkeypatch: pytest.MonkeyPatch):
             assert used == expected
             used.clear()
             with monkeypatch.context() as patch, torch.autocast("cuda", torch.bfloat16):
-                patch.setattr(vit, "takes", lambda *_: False)
+                patch.setattr(vit, "takes", lambda *_, **__: False)
                 torchs = model(images.cuda())
             right = model.cpu()(images).double().cuda()
             assert not used
@@ -88,6 +119,7 @@ def test_a_model_uses_it_where_it_can(monkeypatch: pytest.MonkeyPatch):
     assert not takes(torch.zeros(1, 4, 128, device="cuda"), 2)  # float32
     assert not takes(torch.zeros(1, MOST_TOKENS + 1, 128, device="cuda", dtype=torch.bfloat16), 2)
     assert not takes(torch.zeros(1, 4, 80, device="cuda", dtype=torch.bfloat16), 1)  # H/14's heads
+    assert not takes(torch.zeros(1, 4, 32, device="cuda", dtype=torch.bfloat16), 2, rotary=True)  # halves of 8
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32])

@@ -17,10 +17,10 @@ def made(dtype: torch.dtype) -> list[Tensor]:
 
 
 def groups(values: list[Tensor]) -> list[dict[str, object]]:
-    rates = [torch.tensor(rate, device="cuda") for rate in (1e-2, 3e-3)]
+    lrs = [torch.tensor(lr, device="cuda") for lr in (1e-2, 3e-3)]
     return [
-        {"params": values[:3], "lr": rates[0], "weight_decay": 0.1},
-        {"params": values[3:], "lr": rates[1], "weight_decay": 0.0},
+        {"params": values[:3], "lr": lrs[0], "weight_decay": 0.1},
+        {"params": values[3:], "lr": lrs[1], "weight_decay": 0.0},
     ]
 
 
@@ -41,34 +41,34 @@ def worst(found: list[Tensor], right: list[Tensor]) -> float:
 def test_adamw_is_torchs() -> None:
     right, ours = made(torch.float64), made(torch.float32)
     reference = torch.optim.AdamW(groups(right), betas=(0.9, 0.95), eps=1e-8, capturable=True)
-    optimiser = AdamW(groups(ours), lr=1e-2, betas=(0.9, 0.95), eps=1e-8)
-    optimiser.one_kernel = True
-    optimiser.grad_scale, optimiser.found_inf = torch.tensor(2.0, device="cuda"), torch.zeros((), device="cuda")
+    optimizer = AdamW(groups(ours), lr=1e-2, betas=(0.9, 0.95), eps=1e-8)
+    optimizer.one_kernel = True
+    optimizer.grad_scale, optimizer.found_inf = torch.tensor(2.0, device="cuda"), torch.zeros((), device="cuda")
     for step in range(6):
         set_gradients(right, step, over=2.0)
         reference.step()
         if step == 3:  # a step that is left out, and then begun anew from what was kept
             set_gradients(ours, 100)
-            optimiser.found_inf.fill_(1)
+            optimizer.found_inf.fill_(1)
             before = [value.clone() for value in ours]
-            optimiser.step()
+            optimizer.step()
             assert all(torch.equal(a, b) for a, b in zip(before, ours, strict=True))
-            optimiser.found_inf.fill_(0)
-            kept, settings = optimiser.state_dict(), (optimiser.grad_scale, optimiser.found_inf)
-            optimiser = AdamW(groups(ours), lr=1e-2, betas=(0.9, 0.95), eps=1e-8)
-            optimiser.load_state_dict(kept)
-            optimiser.one_kernel, (optimiser.grad_scale, optimiser.found_inf) = True, settings
+            optimizer.found_inf.fill_(0)
+            kept, settings = optimizer.state_dict(), (optimizer.grad_scale, optimizer.found_inf)
+            optimizer = AdamW(groups(ours), lr=1e-2, betas=(0.9, 0.95), eps=1e-8)
+            optimizer.load_state_dict(kept)
+            optimizer.one_kernel, (optimizer.grad_scale, optimizer.found_inf) = True, settings
         set_gradients(ours, step)
-        optimiser.step()
+        optimizer.step()
         assert worst(ours, right) < 3e-6
-    assert {state["step"].item() for state in optimiser.state.values()} == {6}
+    assert {state["step"].item() for state in optimizer.state.values()} == {6}
 
 
 def test_a_captured_step_reads_the_gradients_of_each_replay() -> None:
     right, ours = made(torch.float64), made(torch.float32)
     reference = torch.optim.AdamW(groups(right), betas=(0.9, 0.999), eps=1e-8, capturable=True)
-    optimiser, total, graph = AdamW(groups(ours), lr=1e-2, betas=(0.9, 0.999), eps=1e-8), TotalNorm(), None
-    optimiser.one_kernel = True
+    optimizer, total, graph = AdamW(groups(ours), lr=1e-2, betas=(0.9, 0.999), eps=1e-8), TotalNorm(), None
+    optimizer.one_kernel = True
     fixed, given = [torch.empty_like(value) for value in ours], [torch.empty_like(value) for value in ours]
     norm = torch.zeros((), device="cuda")
 
@@ -76,7 +76,7 @@ def test_a_captured_step_reads_the_gradients_of_each_replay() -> None:
         for value, gradient, source in zip(ours, fixed, given, strict=True):
             value.grad = gradient.copy_(source)
         norm.copy_(total([value.grad for value in ours if value.grad is not None]))
-        optimiser.step()
+        optimizer.step()
 
     for step in range(6):
         set_gradients(right, step)
@@ -89,7 +89,7 @@ def test_a_captured_step_reads_the_gradients_of_each_replay() -> None:
             graph = torch.cuda.CUDAGraph()
             with torch.cuda.graph(graph):
                 body()
-            captured(total, optimiser)
+            captured(total, optimizer)
             graph.replay()
         else:
             graph.replay()
@@ -103,13 +103,13 @@ def test_what_the_kernel_does_not_take_is_torchs(kind: str) -> None:
     base = torch.randn(64, 48, device="cuda")
     value = {"half": base.half(), "strided": base.T, "off by one": base.flatten()[1:]}[kind].detach().requires_grad_()
     other = value.detach().clone().requires_grad_()
-    optimiser = AdamW([{"params": [value], "lr": torch.tensor(1e-2, device="cuda")}], 1e-2, (0.9, 0.999), 1e-8)
-    optimiser.one_kernel = True
+    optimizer = AdamW([{"params": [value], "lr": torch.tensor(1e-2, device="cuda")}], 1e-2, (0.9, 0.999), 1e-8)
+    optimizer.one_kernel = True
     reference = torch.optim.AdamW([other], 1e-2, fused=True)
     for _ in range(3):
         gradient = torch.randn_like(value)
         value.grad, other.grad = gradient, gradient.clone()
-        optimiser.step()
+        optimizer.step()
         reference.step()
         torch.testing.assert_close(TotalNorm()([gradient]), gradient.norm())
     torch.testing.assert_close(value, other)

@@ -41,7 +41,7 @@ def close(a: torch.Tensor, b: torch.Tensor) -> float:
 def exact(recipe: Recipe, **fields: object) -> Recipe:
     """Without dropout, whose numbers a GPU draws otherwise, and in float32 throughout."""
     same = {"model.dropout": 0.0, "model.drop_path": 0.0, "precision": "float32", "keep": "last"}
-    sgd = {"optimiser.name": "sgd", "optimiser.weight_decay": 0.0, "optimiser.rate": 0.05}
+    sgd = {"optimizer.name": "sgd", "optimizer.weight_decay": 0.0, "optimizer.lr": 0.05}
     return changed(recipe, **(same | sgd | fields))
 
 
@@ -74,7 +74,7 @@ def test_cpu_and_gpu_train_alike(short: Recipe, tmp_path: Path) -> None:
 def test_captured_steps_are_the_same_steps(
     short: Recipe, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, clip: float | None, compiled: bool
 ) -> None:
-    fields = {"optimiser.name": name, "optimiser.rate": 1e-3, "optimiser.clip": clip, "optimiser.average": 0.9}
+    fields = {"optimizer.name": name, "optimizer.lr": 1e-3, "optimizer.clip": clip, "optimizer.ema": 0.9}
     recipe = exact(short, **fields, compile=compiled)
     used: list[type] = []
     made = CapturedStepper.__call__
@@ -121,7 +121,7 @@ def test_a_lost_run_goes_on(short: Recipe, tmp_path: Path, monkeypatch: pytest.M
 
 
 def test_a_step_that_is_not_finite_is_left_out_on_the_device(short: Recipe, tmp_path: Path) -> None:
-    recipe = changed(short, **{"optimiser.rate": 1e30, "optimiser.clip": None, "max_skipped": 3})
+    recipe = changed(short, **{"optimizer.lr": 1e30, "optimizer.clip": None, "max_skipped": 3})
     with pytest.raises(DivergedError, match="not finite"):
         session.train(recipe, tmp_path / "run", device="cuda", show=False)
     assert (tmp_path / "run" / "bad_batch_rank0.pt").exists()
@@ -154,7 +154,7 @@ def test_both_augmentation_paths_are_alike(policy: str, kind: str) -> None:
 
 @pytest.mark.compiled
 def test_compiled_bf16_training_learns(short: Recipe, tmp_path: Path) -> None:
-    fields = {"compile": True, "schedule.total": "120 steps", "precision": "bf16", "optimiser.average": 0.95}
+    fields = {"compile": True, "schedule.total": "120 steps", "precision": "bf16", "optimizer.ema": 0.95}
     plain = {"augmentation.mixup": 0.0, "augmentation.cutmix": 0.0, "augmentation.erase": 0.0}
     recipe = changed(short, **fields, **plain)
     ended = session.train(recipe, tmp_path / "run", device="cuda", show=False)
@@ -162,7 +162,7 @@ def test_compiled_bf16_training_learns(short: Recipe, tmp_path: Path) -> None:
 
 
 def test_one_sharded_rank_trains_as_one_process(short: Recipe, tmp_path: Path) -> None:
-    recipe = exact(short, **{"optimiser.rate": 1e-3})
+    recipe = exact(short, **{"optimizer.lr": 1e-3})
     session.train(recipe, tmp_path / "alone", device="cuda", show=False)
     script = tmp_path / "shard.py"
     script.write_text(
@@ -172,7 +172,7 @@ def test_one_sharded_rank_trains_as_one_process(short: Recipe, tmp_path: Path) -
         "recipe = from_dict(Recipe, json.loads(Path(sys.argv[1]).read_text()), where='test')\n"
         "session.train(recipe, Path(sys.argv[2]), device='cuda', show=False)\n"
     )
-    (tmp_path / "recipe.json").write_text(json.dumps(to_dict(changed(recipe, spread="shard"))))
+    (tmp_path / "recipe.json").write_text(json.dumps(to_dict(changed(recipe, strategy="shard"))))
     command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "1", str(script)]
     run = subprocess.run(
         [*command, str(tmp_path / "recipe.json"), str(tmp_path / "sharded")],
@@ -194,7 +194,7 @@ def test_stepper_on_the_gpu_without_a_resident_set(short: Recipe, tmp_path: Path
 def test_captured_steps_keep_batch_norms_statistics_too(
     short: Recipe, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    plain = {"model.source": "sasa-digits", "model.set": (), "model.image_size": 32, "optimiser.rate": 1e-3}
+    plain = {"model.source": "sasa-digits", "model.set": (), "model.image_size": 32, "optimizer.lr": 1e-3}
     recipe = exact(short, **plain)
     session.train(recipe, tmp_path / "captured", device="cuda", show=False)
     capture_nothing(monkeypatch)

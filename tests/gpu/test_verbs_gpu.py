@@ -31,7 +31,8 @@ def test_a_run_ends_with_its_report(short: Recipe, tmp_path: Path, caplog: pytes
 def test_predictions(pictures: list[np.ndarray]) -> None:
     model = vitlab.create("vit-ti4-32", num_classes=7)
     expected = vitlab.predict(model, pictures, top=3)
-    found = vitlab.predict(model.cuda(), pictures, top=3)
+    found = vitlab.predict(model, pictures, top=3, device="cuda")
+    assert next(model.parameters()).device.type == "cpu"  # it was lent
     for one, other in zip(found, expected, strict=True):
         assert [c.probability for c in one.classes] == pytest.approx([c.probability for c in other.classes], rel=1e-3)
 
@@ -63,7 +64,7 @@ def test_what_is_seen_inside(name: str, pictures: list[np.ndarray]) -> None:
 
 
 def test_the_services_engine(pictures: list[np.ndarray]) -> None:
-    from vitlab.serving.engine import Attend, Classes, Classify, Embed, Engine, Looks
+    from vitlab.serving.engine import Attend, AttentionMaps, Classes, Classify, Embed, Engine
 
     model = vitlab.create("vit-ti4-32", num_classes=7)
     answers = []
@@ -79,8 +80,8 @@ def test_the_services_engine(pictures: list[np.ndarray]) -> None:
     assert isinstance(features, np.ndarray)
     assert isinstance(features_there, np.ndarray)
     np.testing.assert_allclose(features_there, features, atol=1e-3 * float(np.abs(features).max()))
-    assert isinstance(looks, Looks)
-    assert isinstance(looks_there, Looks)
+    assert isinstance(looks, AttentionMaps)
+    assert isinstance(looks_there, AttentionMaps)
     assert looks.rollout is not None
     assert looks_there.rollout is not None
     np.testing.assert_allclose(looks_there.rollout, looks.rollout, rtol=1e-2)

@@ -11,16 +11,15 @@ import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
+from peers import timm
 from vitlab.core.config import from_dict
 from vitlab.core.errors import CannotHoldError, CheckpointError
-from vitlab.core.peers import import_timm
 from vitlab.models.bit import BiT, BiTConfig
-from vitlab.models.cost import count_parameters
+from vitlab.models.counts import count_parameters
 from vitlab.models.create import empty_model, family_of
-from vitlab.models.zoo import ZOO
+from vitlab.models.zoo.rows import ZOO
 from vitlab.weights.load import load, save
 
-timm = import_timm()
 hf: Any = importlib.import_module("transformers")  # whose configs take fields that its types do not know
 hf.logging.set_verbosity_error()
 hf.logging.disable_progress_bar()

@@ -9,18 +9,17 @@ import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
+from peers import timm
 from vitlab.core.config import from_dict, replace
 from vitlab.core.errors import CannotHoldError, CheckpointError
-from vitlab.core.peers import import_timm
 from vitlab.models.coatnet import CoAtNet, CoAtNetConfig
-from vitlab.models.cost import count_parameters
+from vitlab.models.counts import count_parameters
 from vitlab.models.create import empty_model, family_of
 from vitlab.models.relative import resize_bias
-from vitlab.models.zoo import ZOO
+from vitlab.models.zoo.rows import ZOO
 from vitlab.weights.load import load, save
-from vitlab.weights.timm_coatnet_config import VARIANTS
+from vitlab.weights.timm.coatnet_config import VARIANTS
 
-timm = import_timm()
 maxxvit = timm.models.maxxvit
 deprecated = pytest.mark.filterwarnings(  # what torch says of timm's interpolation
     "ignore:Using a non-tuple sequence", r"ignore:torch\.searchsorted\(\)"
@@ -120,6 +119,21 @@ def test_stages_are_timms(tmp_path: Path) -> None:
     stages = theirs.forward_intermediates(images, intermediates_only=True)
     for layer, stage in zip((0, 1, 3, 5, 6), stages, strict=True):
         assert_same(layers[layer].values, stage.flatten(2).transpose(1, 2))
+
+
+@torch.no_grad()
+def test_batch_norms_need_no_count_of_their_batches(tmp_path: Path) -> None:
+    """Files of conversions have none, and timm reads them."""
+    theirs = of_timm("coatnet_1_rw_224")
+    state = {name: value for name, value in theirs.state_dict().items() if not name.endswith("num_batches_tracked")}
+    assert len(state) < len(theirs.state_dict())
+    path = folder(tmp_path / "theirs", theirs, "coatnet_1_rw_224")
+    save_file(state, path / "model.safetensors", metadata={"format": "pt"})
+    ours = load(path)
+    assert not ours.load_report.fresh
+    assert_same(ours(pictures((64, 64))), theirs(pictures((64, 64))))
+    counts = {value.item() for name, value in ours.state_dict().items() if name.endswith("num_batches_tracked")}
+    assert counts == {0}
 
 
 def test_training_moves_the_same_statistics_and_gradients(tmp_path: Path) -> None:

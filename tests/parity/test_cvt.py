@@ -11,14 +11,12 @@ from torch import Tensor, nn
 
 from vitlab.core.config import from_dict, replace
 from vitlab.core.errors import CannotHoldError, CheckpointError
-from vitlab.core.peers import import_torchvision
-from vitlab.models.cost import count_parameters
+from vitlab.models.counts import count_parameters
 from vitlab.models.create import empty_model, family_of
 from vitlab.models.cvt import CvT, CvTConfig
-from vitlab.models.zoo import ZOO
+from vitlab.models.zoo.rows import ZOO
 from vitlab.weights.load import load, save
 
-import_torchvision()
 hf: Any = importlib.import_module("transformers")  # whose configs take fields that its types do not know
 hf.logging.set_verbosity_error()
 hf.logging.disable_progress_bar()
@@ -126,10 +124,10 @@ def test_training_moves_the_same_statistics_and_gradients(tmp_path: Path) -> Non
     assert_same(answer.detach(), expected.detach())
     answer.square().sum().backward()
     expected.square().sum().backward()
-    rates = {"embeddings.1.conv.weight": "cvt.encoder.stages.1.embedding.convolution_embeddings.projection.weight"}
+    lrs = {"embeddings.1.conv.weight": "cvt.encoder.stages.1.embedding.convolution_embeddings.projection.weight"}
     stem = "cvt.encoder.stages.2.layers.1.attention.attention.convolution_projection_key.convolution_projection."
-    rates["blocks.4.attention.conv_k.conv.weight"] = f"{stem}convolution.weight"
-    for mine, other in rates.items():
+    lrs["blocks.4.attention.conv_k.conv.weight"] = f"{stem}convolution.weight"
+    for mine, other in lrs.items():
         gradient = theirs.get_parameter(other).grad
         torch.testing.assert_close(
             ours.get_parameter(mine).grad, gradient, rtol=1e-3, atol=1e-4 * float(gradient.abs().max())

@@ -8,16 +8,15 @@ import transformers
 from torch import Tensor
 
 import vitlab
+from peers import timm
 from vitlab.core.config import from_dict
-from vitlab.core.peers import import_timm
-from vitlab.models.cost import count_parameters
+from vitlab.models.counts import count_parameters
 from vitlab.models.create import create, empty_model
 from vitlab.models.heads import DistilledHead
 from vitlab.models.vit import ViTConfig
-from vitlab.models.zoo import list_models
+from vitlab.models.zoo.rows import list_models
 from vitlab.recipes import RECIPES, find_recipe
 
-timm = import_timm()
 SMALL = {"image_size": 32, "patch_size": 8, "width": 48, "depth": 2, "mlp_dim": 96, "heads": 4, "num_classes": 5}
 
 # our row, timm's name, the parameters in timm's results table
@@ -89,8 +88,8 @@ def test_recipes_hold_the_papers_table() -> None:
     for name in names:
         recipe = find_recipe(name)
         assert recipe.schedule.total == "300 epochs"
-        assert recipe.optimiser.rate == pytest.approx(5e-4 * recipe.batch_size / 512)
-        assert (recipe.optimiser.name, recipe.optimiser.weight_decay) == ("adamw", 0.05)
+        assert recipe.optimizer.lr == pytest.approx(5e-4 * recipe.batch_size / 512)
+        assert (recipe.optimizer.name, recipe.optimizer.weight_decay) == ("adamw", 0.05)
         assert (recipe.augmentation.mixup, recipe.augmentation.cutmix, recipe.augmentation.erase) == (0.8, 1.0, 0.25)
         assert (recipe.augmentation.policy, recipe.augmentation.magnitude) == ("randaugment", 9.0)
         assert (recipe.data.repeats, recipe.loss.label_smoothing, recipe.model.drop_path) == (3, 0.1, 0.1)

@@ -11,22 +11,20 @@ import torch
 from safetensors.torch import load_file
 from torch import Tensor, nn
 
+from peers import timm
 from vitlab.core.config import from_dict
 from vitlab.core.errors import CannotHoldError
-from vitlab.core.peers import import_timm
-from vitlab.models.cost import count_parameters
+from vitlab.models.counts import count_parameters
 from vitlab.models.create import empty_model, family_of
 from vitlab.models.hybrid import Hybrid, HybridConfig
-from vitlab.models.zoo import ZOO
-from vitlab.weights.container import TensorFile
+from vitlab.models.zoo.rows import ZOO
+from vitlab.weights.files.container import TensorFile
 from vitlab.weights.format import Location
 from vitlab.weights.load import load, save
-from vitlab.weights.timm import Timm
-
-timm = import_timm()
+from vitlab.weights.timm.vit import Timm
 
 SIZES: dict[str, Any] = {"embed_dim": 32, "depth": 2, "num_heads": 4, "mlp_ratio": 2.0, "num_classes": 5}
-# units a stage, the patch cut from the feature map, image size
+# units per stage, the patch cut from the feature map, image size
 CASES: dict[str, tuple[tuple[int, ...], int, tuple[int, int]]] = {
     "two stages": ((2, 1), 1, (32, 32)),
     "three stages": ((1, 1, 1), 1, (32, 48)),

@@ -15,18 +15,17 @@ from safetensors.torch import load_file, save_file
 from sklearn.datasets import load_sample_images
 from torch import Tensor, nn
 
+from peers import timm
 from vitlab.core.errors import CheckpointError
-from vitlab.core.peers import import_timm
 from vitlab.models.contract import Model
 from vitlab.models.positions import resize_positions
 from vitlab.models.vit import ViT, ViTConfig
-from vitlab.weights.container import TensorFile
+from vitlab.weights.files.container import TensorFile
 from vitlab.weights.format import Location
 from vitlab.weights.load import load, save
 from vitlab.weights.mapping import to_theirs
-from vitlab.weights.timm import Timm, rules
+from vitlab.weights.timm.vit import Timm, rules
 
-timm = import_timm()
 VisionTransformer = timm.models.vision_transformer.VisionTransformer
 VisionTransformerDistilled = timm.models.deit.VisionTransformerDistilled
 LayerNorm, SwiGLU, SwiGLUPacked = timm.layers.LayerNorm, timm.layers.SwiGLU, timm.layers.SwiGLUPacked
@@ -158,6 +157,35 @@ def test_our_file_fits_timms_own_model(case: str, tmp_path: Path) -> None:
     theirs = build("gated", mlp_ratio=4.0) if case == "gated, in two" else build(case)  # timm's ratio counts both
     theirs.load_state_dict(load_file(tmp_path / "out.safetensors"), strict=True)
     assert_same(ours(pictures_for(ours)), theirs(pictures_for(ours)))
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {},  # of an entry point's own size
+        {"width": 48, "depth": 3, "heads": 4, "mlp_dim": 100, "patch_size": 8, "image_size": (32, 48)},
+        {"width": 48, "depth": 1, "heads": 4, "mlp_dim": 96, "gelu": "quick", "num_classes": 7, "layer_scale": 0.1},
+        {"width": 48, "depth": 1, "heads": 4, "distill_token": True, "positions_for_prefix": 2},
+    ],
+)
+@torch.no_grad()
+def test_what_a_file_cannot_tell_timm_is_said(
+    fields: dict[str, Any], tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The call in the warning builds our model; without its GELU it is another."""
+    ours = randomise(ViT(ViTConfig(**{"width": 192, "mlp_dim": 768, "heads": 3, **fields}))).eval()
+    save(ours, tmp_path / "out.safetensors", "timm")
+    found = re.search(r"unless it is told, as in (timm\.create_model\(.*\)); a folder tells it", caplog.text)
+    assert found is not None
+    assert found[1].count("=") == 2 or fields
+    theirs = eval(found[1], {"timm": timm}).eval()
+    images = pictures(*ours.config.image_size)
+    assert_same(ours(images), theirs(images))
+    exact = eval(re.sub(r"act_layer='\w+'", "act_layer='gelu'", found[1]), {"timm": timm}).eval()
+    assert float((exact(images) - ours(images)).abs().max()) > 1e-4
+    caplog.clear()
+    save(ours, tmp_path / "out", "timm")
+    assert "GELU" not in caplog.text
 
 
 @each_case

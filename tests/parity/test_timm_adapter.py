@@ -14,6 +14,7 @@ from safetensors.torch import save_file
 from torch import Tensor, nn
 
 import vitlab
+from peers import timm
 from vitlab.core.config import from_dict
 from vitlab.core.errors import (
     CannotHoldError,
@@ -23,17 +24,14 @@ from vitlab.core.errors import (
     MissingDependencyError,
     UnknownNameError,
 )
-from vitlab.core.peers import import_timm
 from vitlab.inspection.capture import attention_gradients, attention_of
-from vitlab.models.cost import count_parameters
+from vitlab.models.counts import count_parameters
 from vitlab.models.create import empty_model
 from vitlab.models.heads import DistilledHead
-from vitlab.models.timm_adapter import TimmModel
-from vitlab.models.timm_build import TimmConfig
-from vitlab.models.zoo import find_row, list_models
-from vitlab.training.optimisers import Optimiser, kinds
-
-timm = import_timm()
+from vitlab.models.timm.adapter import TimmModel
+from vitlab.models.timm.build import TimmConfig
+from vitlab.models.zoo.rows import find_row, list_models
+from vitlab.training.optimizers import Optimizer, kinds
 
 VIT: dict[str, Any] = {"embed_dim": 24, "depth": 2, "num_heads": 3}
 SWIN: dict[str, Any] = {"embed_dim": 12, "depths": [1, 1], "num_heads": [2, 2], "window_size": 4}
@@ -190,13 +188,13 @@ def test_layers_fall_as_timm_groups_them() -> None:
             for value in group["params"]
         }
         expected = {name: scales[id(value)] for name, value in theirs.named_parameters()}
-        found = kinds(ours, Optimiser(layer_decay=0.5))
+        found = kinds(ours, Optimizer(layer_decay=0.5))
         for name, kind in found.items():
             named = name.removeprefix("net.")
             if name.startswith("head."):
-                assert kind.rate == 1
+                assert kind.lr_scale == 1
             else:
-                assert kind.rate == expected[named], name
+                assert kind.lr_scale == expected[named], name
         assert ours.layer_of("net.blocks.1.mlp.fc1.parametrizations.weight.0.a") == (
             ours.layer_of("net.blocks.1.mlp.fc1.weight")
         )

@@ -11,12 +11,11 @@ from safetensors.torch import load_file
 from sklearn.datasets import load_sample_images
 from torch import Tensor, nn
 
+from peers import torchvision
 from vitlab.core.errors import CannotHoldError, CheckpointError, Error
-from vitlab.core.peers import import_torchvision
 from vitlab.models.vit import ViT, ViTConfig
 from vitlab.weights.load import load, save
 
-torchvision = import_torchvision()
 VisionTransformer = torchvision.models.VisionTransformer
 
 SIZES: dict[str, Any] = {

@@ -135,6 +135,19 @@ CASES: dict[str, Case] = {
         pooled_always,
         unused=("embeddings.mask_token",),
     ),
+    "dinov2-classifier": Case(
+        lambda: hf.Dinov2ForImageClassification(
+            hf.Dinov2Config(**SIZES, mlp_ratio=2, num_labels=5, use_mask_token=False)
+        ),
+        logits,
+    ),
+    "dinov2-registers-classifier": Case(
+        lambda: hf.Dinov2WithRegistersForImageClassification(
+            hf.Dinov2WithRegistersConfig(**SIZES, mlp_ratio=2, num_register_tokens=3, num_labels=5)
+        ),
+        logits,
+        unused=("dinov2_with_registers.embeddings.mask_token",),
+    ),
     "clip-quick-gelu": Case(lambda: hf.CLIPVisionModel(hf.CLIPVisionConfig(**MLP)), pooled),
     "clip-gelu": Case(lambda: hf.CLIPVisionModel(hf.CLIPVisionConfig(**MLP, hidden_act="gelu")), pooled),
     "clip-projection": Case(
@@ -161,8 +174,8 @@ def randomised(model: nn.Module, seed: int = 0) -> Any:
     with torch.no_grad():
         for name, parameter in model.named_parameters():
             noise = torch.randn(parameter.shape, generator=generator)
-            centre = 1.0 if "norm" in name and name.endswith("weight") else 0.0
-            parameter.copy_(centre + 0.2 * noise)
+            center = 1.0 if "norm" in name and name.endswith("weight") else 0.0
+            parameter.copy_(center + 0.2 * noise)
     return model.eval()
 
 

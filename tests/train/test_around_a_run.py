@@ -19,18 +19,18 @@ from changing import changed, spoil_at
 from short_runs import write_damaged_folder
 from vitlab.core.errors import ConfigError, Error
 from vitlab.training import session
-from vitlab.training.finish import Outcome
+from vitlab.training.finish import RunOutcome
 from vitlab.training.hooks import DivergedError
 from vitlab.training.recipe import Recipe
 from vitlab.training.run import RunError, locked
 from vitlab.training.scoring import Scoring
 
 
-def run(recipe: Recipe, folder: Path) -> Outcome:
+def run(recipe: Recipe, folder: Path) -> RunOutcome:
     return session.train(recipe, folder, device="cpu", show=False)
 
 
-def resume(folder: Path) -> Outcome:
+def resume(folder: Path) -> RunOutcome:
     return session.resume(folder, device="cpu", show=False)
 
 
@@ -82,7 +82,7 @@ def test_a_tracker_that_fails_does_not_end_the_run(
 
 
 def test_a_checkpoint_amid_skipped_steps_is_not_called_good(short: Recipe, tmp_path: Path) -> None:
-    fields = {"optimiser.name": "sgd", "optimiser.weight_decay": 0.0, "optimiser.clip": None, "optimiser.rate": 1e25}
+    fields = {"optimizer.name": "sgd", "optimizer.weight_decay": 0.0, "optimizer.clip": None, "optimizer.lr": 1e25}
     with pytest.raises(DivergedError, match="there is no checkpoint from before them"):
         run(changed(short, max_skipped=4, **fields), tmp_path / "run")
 

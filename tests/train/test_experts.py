@@ -1,22 +1,28 @@
 """Experts in two gloo processes against all of them in one."""
 
 import json
+import shutil
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 from safetensors.torch import load_file
 
 from batches import labelled
-from changing import changed
+from changing import changed, lose_at
 from processes import torchrun
 from vitlab.core.config import to_dict
+from vitlab.core.errors import ConfigError
 from vitlab.models.create import create
 from vitlab.objectives.cross_entropy import CrossEntropy
 from vitlab.objectives.supervised import Supervised
 from vitlab.training import session
 from vitlab.training.learner import Learner
+from vitlab.training.model import build_model
+from vitlab.training.plan import Given, make_plan, open_parts
 from vitlab.training.recipe import Recipe
+from vitlab.weights.load import load, save
 
 STEP = """
 import sys
@@ -98,9 +104,50 @@ def test_two_processes_match_one_in_answers_and_gradients(tmp_path: Path) -> Non
             )
 
 
+def test_a_dense_checkpoint_is_upcycled_by_a_recipe(short: Recipe, tmp_path: Path) -> None:
+    """It starts as the dense model answers, where there is room for every token; resumed, it is what it was."""
+    dense = create("vit-digits", num_classes=3, depth=2)
+    for parameter in dense.head.parameters():
+        torch.nn.init.normal_(parameter)
+    save(dense, tmp_path / "dense")
+    model = {"model.source": str(tmp_path / "dense"), "model.pretrained": True, "model.keep_head": True}
+    experts = {"model.upcycle": ("num_experts=4", "every=2", "capacity=4.0"), "model.set": ()}
+    recipe = changed(short, **model, **experts, **{"schedule.total": "3 steps", "schedule.warmup": "1 step"})
+    start = build_model(make_plan(recipe, tmp_path / "run", open_parts(recipe), Given())).eval()
+    assert (start.config.num_experts, start.config.expert_layers) == (4, (1,))
+    images = torch.randn(4, 3, 8, 8)
+    torch.testing.assert_close(start(images), dense.eval()(images), rtol=1e-4, atol=1e-5)
+
+    with pytest.MonkeyPatch.context() as patch:
+        lose_at(2, patch)
+        with pytest.raises(KeyboardInterrupt):
+            session.train(changed(recipe, checkpoint_every="1 step"), tmp_path / "run", device="cpu", show=False)
+    shutil.rmtree(tmp_path / "dense")  # a run goes on without its source
+    session.resume(tmp_path / "run", device="cpu", show=False)
+    made = load(tmp_path / "run").state_dict()
+    up = made["blocks.1.mlp.experts.up.weight"]
+    assert up.shape[0] == 4
+    assert not torch.equal(up[0], up[1])  # they go their own ways
+
+
+@pytest.mark.parametrize(
+    ("fields", "says"),
+    [
+        ({"model.upcycle": ("num_experts=4",)}, "goes with model.pretrained"),
+        ({"model.upcycle": ("num_expert=4",), "model.pretrained": True}, "Did you mean num_experts"),
+        ({"model.upcycle": ("depth=6",), "model.pretrained": True}, "change depth before or after it"),
+    ],
+)
+def test_upcycling_that_cannot_be(fields: dict[str, Any], says: str, short: Recipe, tmp_path: Path) -> None:
+    save(create("vit-digits"), tmp_path / "dense")
+    source = {"model.source": str(tmp_path / "dense"), "model.set": (), "data.source": "nowhere"}
+    with pytest.raises(ConfigError, match=says):
+        session.train(changed(short, **source, **fields), tmp_path / "run", device="cpu", show=False)
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize("spread", ["replicate", "shard"])
-def test_a_run_with_copies_or_shards_of_all_experts(short: Recipe, tmp_path: Path, spread: str) -> None:
+@pytest.mark.parametrize("strategy", ["replicate", "shard"])
+def test_a_run_with_copies_or_shards_of_all_experts(short: Recipe, tmp_path: Path, strategy: str) -> None:
     """The loop's own ways over processes take a mixture of experts as they take any model."""
     fields = {"model.source": "vmoe-digits", "model.set": ("router_noise=0.0",), "model.dropout": 0.0}
     steps = {
@@ -110,11 +157,11 @@ def test_a_run_with_copies_or_shards_of_all_experts(short: Recipe, tmp_path: Pat
         "keep": "last",
         "batch_size": 16,
     }
-    sgd = {"optimiser.name": "sgd", "optimiser.weight_decay": 0.0, "optimiser.rate": 0.05}
+    sgd = {"optimizer.name": "sgd", "optimizer.weight_decay": 0.0, "optimizer.lr": 0.05}
     recipe = changed(short, **fields, **steps, **sgd)
     session.train(recipe, tmp_path / "one", device="cpu", show=False)
     file = tmp_path / "recipe.json"
-    file.write_text(json.dumps(to_dict(changed(recipe, spread=spread))))
+    file.write_text(json.dumps(to_dict(changed(recipe, strategy=strategy))))
     two_processes(SESSION, tmp_path, tmp_path / "two", file)
     one, two = (load_file(tmp_path / name / "model" / "model.safetensors") for name in ("one", "two"))
     for name, value in one.items():

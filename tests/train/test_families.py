@@ -13,7 +13,7 @@ UPSCALED: dict[str, object] = {
     "model.image_size": 32,
     "model.dropout": 0.0,
     "augmentation.mixup": 0.0,
-    "optimiser.average": None,
+    "optimizer.ema": None,
     "schedule.total": "16 epochs",
     "evaluate_every": "4 epochs",
     "data.workers": 0,

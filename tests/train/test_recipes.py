@@ -12,14 +12,16 @@ from vitlab.core.config import from_dict, to_dict
 from vitlab.core.errors import UnknownNameError
 from vitlab.data.open import names
 from vitlab.models.create import create
-from vitlab.models.zoo import ZOO
+from vitlab.models.zoo.rows import ZOO
 from vitlab.recipes import RECIPES, find_recipe
 from vitlab.training import session
 from vitlab.training.durations import Pace
+from vitlab.training.plan import open_parts
 from vitlab.training.recipe import Recipe
 from vitlab.training.schedules import resolve
 from vitlab.weights.load import save
 from vitlab.weights.published import PUBLISHED
+from vtab_folders import make_task
 
 SIZES = {"jft": 303_000_000, "imagenet21k": 14_000_000, "imagenet": 1_281_167, "digits": 1_797}  # training images
 
@@ -29,8 +31,7 @@ def test_a_recipe_resolves_and_says_what_it_is(name: str) -> None:
     recipe, words = find_recipe(name), RECIPES[name].__doc__ or ""
     assert recipe.name == name
     assert all(part in words for part in ("Command:", f"train {name}", "Hardware and time:", "Score:"))
-    data = recipe.data.source.rpartition(":")[2]  # which may be arranged anew
-    assert "--data.source" in words or data in names()  # the command names what the set's name does not
+    assert "--data.source" in words or recipe.data.source in names()  # the command names what the set's name does not
     earlier = [f"runs/{other}" for other in RECIPES if other != name]  # the run of the recipe that comes before
     assert recipe.model.source in ([*PUBLISHED, *earlier] if recipe.model.pretrained else ZOO)
     assert from_dict(Recipe, json.loads(json.dumps(to_dict(recipe))), where=name) == recipe
@@ -51,15 +52,42 @@ def test_a_recipe_trains(name: str, small_set: Path, tmp_path: Path) -> None:
         recipe = changed(recipe, **{"objective.teacher": str(tmp_path / "teacher")})
     small = {"model.source": source, "model.image_size": 16 if recipe.model.pretrained else None, "batch_size": 16}
     short = {"schedule.total": "2 steps", "schedule.warmup": "1 step", "compile": False, "precision": "float32"}
-    short["spread"] = "replicate"  # one process
+    short["strategy"] = "replicate"  # one process
     source = small_set if recipe.task.name == "classification" else with_masks(tmp_path / "masked")
-    data = {"data.source": str(source), "data.workers": 0, "augmentation.pad": 1}
+    data = {"data.source": str(source), "data.parts": "", "data.workers": 0, "augmentation.pad": 1}
     if recipe.task.name != "classification":
         small |= {"model.set": ()}  # which is for larger patches
     reduced = changed(recipe, **small, **short, **data)
     ended = session.train(reduced, tmp_path / "run", device="cpu", show=False)
     assert ended.step == 2
     assert (tmp_path / "run" / "model" / "model.safetensors").exists()
+
+
+@pytest.mark.parametrize("name", ["finetune-vtab", "bit-vtab"])
+@pytest.mark.parametrize(
+    ("task", "crops", "flips"), [("eurosat", True, True), ("svhn", True, False), ("smallnorb_ele", False, False)]
+)
+def test_vtab_trains_on_the_thousand_and_keeps_labels_right(
+    name: str, task: str, crops: bool, flips: bool, tmp_path: Path
+) -> None:
+    """A mirrored digit is none, and a crop moves the camera; a mirrored field is a field."""
+    num_classes = 9 if task == "smallnorb_ele" else 10
+    folder = make_task(tmp_path, task, num_classes)  # of each class 2 in train and 1 in val
+    save(create("vit-digits", num_classes=10), tmp_path / "trained")
+    recipe = changed(
+        find_recipe(name),
+        **{"model.source": str(tmp_path / "trained"), "model.image_size": 16, "batch_size": 16},
+        **{"schedule.total": "2 steps", "schedule.warmup": "1 step"},
+        **{"data.source": str(folder), "data.workers": 0},
+    )
+    session.train(recipe, tmp_path / "run", device="cpu", show=False)
+    made = session.recipe_of(tmp_path / "run")
+    splits = open_parts(made).splits
+    assert {part: len(split) for part, split in splits.items()} == {"train": 3 * num_classes, "test": num_classes}
+    assert made.augmentation.crop == (recipe.augmentation.crop if crops else "resize")
+    assert made.augmentation.flip == (0.5 if flips else 0.0)
+    assert recipe.augmentation.crop in ("paper", "part")
+    session.resume(tmp_path / "run", device="cpu", show=False)
 
 
 def with_masks(root: Path) -> Path:
@@ -82,9 +110,9 @@ def test_the_papers_tables_are_all_there() -> None:
     for data in ("imagenet", "cifar10", "cifar100", "pets", "flowers102", "vtab"):
         assert f"finetune-{data}" in RECIPES
     huge = find_recipe("vit-h14-jft")
-    assert (huge.optimiser.rate, huge.optimiser.weight_decay, huge.schedule.total) == (3e-4, 0.1, "14 epochs")
+    assert (huge.optimizer.lr, huge.optimizer.weight_decay, huge.schedule.total) == (3e-4, 0.1, "14 epochs")
     base = find_recipe("vit-b16-imagenet")
-    assert (base.optimiser.rate, base.optimiser.weight_decay, base.optimiser.clip) == (3e-3, 0.3, 1.0)
+    assert (base.optimizer.lr, base.optimizer.weight_decay, base.optimizer.clip) == (3e-3, 0.3, 1.0)
     assert (base.schedule.kind, base.model.dropout, base.batch_size) == ("cosine", 0.1, 4096)
 
 

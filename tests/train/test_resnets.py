@@ -22,6 +22,6 @@ SMALL = {
 def test_digits_are_learned(name: str, tmp_path: Path) -> None:
     model = {"model.source": name, "model.set": list(SMALL[name]), "model.image_size": 32, "model.dropout": 0.0}
     short = {"schedule.total": "16 epochs", "evaluate_every": "4 epochs", "data.workers": 0, "augmentation.mixup": 0.0}
-    recipe = changed(find_recipe("digits"), **model, **short, **{"optimiser.average": None})
+    recipe = changed(find_recipe("digits"), **model, **short, **{"optimizer.ema": None})
     ended = session.train(recipe, tmp_path / "run", device="cpu", show=False)
     assert ended.scores["test accuracy"] > 0.95

@@ -19,7 +19,7 @@ from vitlab.data.batch import Batch
 from vitlab.models.contract import Model
 from vitlab.objectives.contract import Metrics
 from vitlab.training import checkpoints, session
-from vitlab.training.finish import Outcome
+from vitlab.training.finish import RunOutcome
 from vitlab.training.recipe import Recipe
 from vitlab.training.run import RunError, resuming
 from vitlab.training.scoring import Scoring
@@ -30,11 +30,11 @@ def steps_kept(run: Path) -> list[int]:
     return [step for step, _ in checkpoints.complete(run / "checkpoints")]
 
 
-def run(recipe: Recipe, folder: Path) -> Outcome:
+def run(recipe: Recipe, folder: Path) -> RunOutcome:
     return session.train(recipe, folder, device="cpu", show=False)
 
 
-def resume(folder: Path, recipe: Recipe | None = None) -> Outcome:
+def resume(folder: Path, recipe: Recipe | None = None) -> RunOutcome:
     return session.resume(folder, recipe=recipe, device="cpu", show=False)
 
 
@@ -123,7 +123,7 @@ def test_a_run_of_an_older_version_goes_on(short: Recipe, tmp_path: Path) -> Non
     run(short, tmp_path / "run")
     for name in ("recipe.json", "environment.json"):
         content = json.loads((tmp_path / "run" / name).read_text())
-        del content.get("recipe", content)["optimiser"]["nesterov"]
+        del content.get("recipe", content)["optimizer"]["nesterov"]
         (tmp_path / "run" / name).write_text(json.dumps(content))
     assert resume(tmp_path / "run").step == 24
 
@@ -170,7 +170,7 @@ def test_no_score_is_logged_twice(short: Recipe, tmp_path: Path, monkeypatch: py
 
 
 def test_in_a_thread_a_run_listens_to_no_signals(short: Recipe, tmp_path: Path) -> None:
-    ended: list[Outcome] = []
+    ended: list[RunOutcome] = []
     thread = threading.Thread(target=lambda: ended.append(run(short, tmp_path / "run")))
     thread.start()
     thread.join()

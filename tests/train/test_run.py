@@ -8,6 +8,7 @@ import json
 import os
 import shutil
 import signal
+import sys
 import types
 from pathlib import Path
 from typing import Any
@@ -24,11 +25,13 @@ from changing import changed, lose_at, signal_at, spoil_at
 from short_runs import write_damaged_folder
 from vitlab import api
 from vitlab.core.errors import ConfigError, Error
-from vitlab.data.resident_feed import ResidentFeed
+from vitlab.data.loading.resident_feed import ResidentFeed
 from vitlab.models.contract import Model
+from vitlab.models.create import create
 from vitlab.recipes import find_recipe, transfer
 from vitlab.training import assembly, hooks, session
 from vitlab.training.checkpoints import DiskFullError
+from vitlab.training.execution import decide
 from vitlab.training.hooks import DivergedError
 from vitlab.training.log import JsonLines
 from vitlab.training.model import build_model
@@ -36,6 +39,7 @@ from vitlab.training.plan import Given, make_plan, open_parts
 from vitlab.training.recipe import Recipe
 from vitlab.training.run import RunError, locked
 from vitlab.training.step import Stepper
+from vitlab.weights.load import save
 
 
 def outcome(folder: Path) -> tuple[dict[str, torch.Tensor], list[dict[str, Any]]]:
@@ -108,7 +112,7 @@ def test_too_many_damaged_pictures_stop_a_run_with_a_list(short: Recipe, tmp_pat
 def test_a_set_of_several_sizes_is_not_resident(
     short: Recipe, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr("vitlab.data.resident.LOOK_AT", 4)  # so that it comes out while they are read
+    monkeypatch.setattr("vitlab.data.loading.resident.LOOK_AT", 4)  # so that it comes out while they are read
     write_damaged_folder(tmp_path / "data", {})
     first, *_, last = sorted((tmp_path / "data" / "train" / "b").iterdir())
     Image.open(first).resize((8, 9)).save(last)
@@ -129,7 +133,7 @@ def test_a_run_leaves_what_the_design_says(short: Recipe, tmp_path: Path) -> Non
     model = api.load(folder)
     assert model.labels == ("0", "1", "2")
     saved = json.loads((folder / "recipe.json").read_text())
-    assert saved["optimiser"]["rate"] == 3e-3
+    assert saved["optimizer"]["lr"] == 3e-3
     assert len([p for p in (folder / "checkpoints").iterdir() if p.name.startswith("step-")]) in (1, 2)
 
 
@@ -160,8 +164,8 @@ def test_a_folder_with_a_run_is_not_trained_into(short: Recipe, tmp_path: Path) 
 def test_a_changed_recipe_or_set_is_refused(short: Recipe, small_set: Path, tmp_path: Path) -> None:
     folder = tmp_path / "run"
     session.train(changed(short, **{"schedule.total": "4 steps"}), folder, device="cpu", show=False)
-    other = changed(short, **{"schedule.total": "4 steps", "optimiser.rate": 1.0})
-    with pytest.raises(RunError, match=r"optimiser\.rate: 0\.003, now 1\.0"):
+    other = changed(short, **{"schedule.total": "4 steps", "optimizer.lr": 1.0})
+    with pytest.raises(RunError, match=r"optimizer\.lr: 0\.003, now 1\.0"):
         session.resume(folder, recipe=other, device="cpu", show=False)
     with np.load(small_set) as arrays:
         np.savez(small_set, images=arrays["images"], labels=arrays["labels"][::-1])
@@ -170,7 +174,7 @@ def test_a_changed_recipe_or_set_is_refused(short: Recipe, small_set: Path, tmp_
 
 
 def test_divergence_stops_with_the_batch_saved(short: Recipe, tmp_path: Path) -> None:
-    recipe = changed(short, **{"optimiser.rate": 1e30, "optimiser.clip": None, "max_skipped": 3})
+    recipe = changed(short, **{"optimizer.lr": 1e30, "optimizer.clip": None, "max_skipped": 3})
     with pytest.raises(DivergedError, match="3 steps in a row"):
         session.train(recipe, tmp_path / "run", device="cpu", show=False)
     saved = torch.load(tmp_path / "run" / "bad_batch_rank0.pt", weights_only=True)
@@ -178,7 +182,7 @@ def test_divergence_stops_with_the_batch_saved(short: Recipe, tmp_path: Path) ->
 
 
 def test_early_stopping(short: Recipe, tmp_path: Path) -> None:
-    recipe = changed(short, **{"optimiser.rate": 1e-12, "patience": 2, "optimiser.average": None})
+    recipe = changed(short, **{"optimizer.lr": 1e-12, "patience": 2, "optimizer.ema": None})
     ended = session.train(recipe, tmp_path / "run", device="cpu", show=False)
     assert ended.reason == "early"
     assert ended.step == 18  # the first evaluation, and two that are no better
@@ -286,11 +290,11 @@ def test_what_is_frozen_keeps_its_statistics(short: Recipe, tmp_path: Path, fiel
 @pytest.mark.parametrize(
     "fields",
     [
-        {"optimiser.name": "sgd", "optimiser.weight_decay": 0.0},
-        {"optimiser.name": "lion", "optimiser.rate": 1e-4},
-        {"optimiser.name": "lamb"},
-        {"optimiser.name": "muon"},
-        {"optimiser.sam": 0.05},
+        {"optimizer.name": "sgd", "optimizer.weight_decay": 0.0},
+        {"optimizer.name": "lion", "optimizer.lr": 1e-4},
+        {"optimizer.name": "lamb"},
+        {"optimizer.name": "muon"},
+        {"optimizer.sam": 0.05},
         {"accumulate": 2},
         {"loss.kind": "sigmoid", "loss.head_bias": -3.0},
         {"loss.class_weights": True},
@@ -300,7 +304,7 @@ def test_what_is_frozen_keeps_its_statistics(short: Recipe, tmp_path: Path, fiel
         {"model.lora": 2},
         {"model.train_only": "head"},
         {"model.checkpoint_blocks": True},
-        {"optimiser.layer_decay": 0.7, "optimiser.head_rate": 5.0},
+        {"optimizer.layer_decay": 0.7, "optimizer.head_lr_scale": 5.0},
         {"schedule.kind": "rsqrt", "schedule.cooldown": "4 steps"},
         {"precision": "bf16"},
     ],
@@ -323,7 +327,7 @@ def test_images_with_several_labels_are_learned_each_label_for_itself(short: Rec
         "augmentation.mixup": 0.0,
         "augmentation.cutmix": 0.0,
         "augmentation.erase": 0.0,
-        "optimiser.average": None,
+        "optimizer.ema": None,
     }
     total = {"schedule.total": "150 steps", "evaluate_every": "50 steps", "data.source": str(tmp_path / "lamps.npz")}
     recipe = changed(short, **plain, **total)
@@ -360,8 +364,8 @@ def test_a_run_scores_its_model_as_users_will_see_it(short: Recipe, tmp_path: Pa
 
 def test_adapters_are_folded_in_at_every_save(short: Recipe, tmp_path: Path) -> None:
     """Saved in the middle of the run and at its end; the frozen weights move only by the adapters' low rank."""
-    recipe = changed(short, **{"model.lora": 2, "optimiser.average": None, "keep": "last", "optimiser.rate": 0.01})
-    first = changed(recipe, **{"schedule.total": "1 step", "schedule.warmup": "0 steps", "optimiser.rate": 1e-12})
+    recipe = changed(short, **{"model.lora": 2, "optimizer.ema": None, "keep": "last", "optimizer.lr": 0.01})
+    first = changed(recipe, **{"schedule.total": "1 step", "schedule.warmup": "0 steps", "optimizer.lr": 1e-12})
     session.train(first, tmp_path / "start", device="cpu", show=False)
     session.train(changed(recipe, keep="best"), tmp_path / "best", device="cpu", show=False)
     session.train(recipe, tmp_path / "end", device="cpu", show=False)
@@ -380,7 +384,7 @@ def test_fine_tuning_replaces_the_head_and_resizes(short: Recipe, small_set: Pat
         out=tmp_path / "second",
         steps=30,
         image_size=16,
-        rate=0.03,
+        lr=0.03,
         device="cpu",
     )
     model = api.load(ended.folder)
@@ -459,6 +463,74 @@ def test_each_run_of_a_process_is_compiled_for_its_own_sizes(
     trained = [size for size in sizes if size[0] == short.batch_size]
     assert {tuple(size) for size in trained} == {(16, 3, 8, 8), (16, 3, 16, 16)}
     assert all(isinstance(number, int) for size in trained for number in size)
+
+
+PLAIN = {"model.dropout": None, "model.drop_path": None, "model.set": ()}
+
+
+@pytest.mark.parametrize(
+    ("fields", "says"),
+    [
+        ({"model.set": ("depht=3",)}, "no field 'depht'. Did you mean depth"),
+        ({"model.set": ("depth",)}, "takes FIELD=VALUE"),
+        ({"model.source": "vit-digit"}, "Did you mean vit-digits"),
+        ({"model.source": "no/such/model", "model.pretrained": True}, "is no file, folder"),
+        ({"model.image_size": 15}, "do not divide an image of 15 x 15 px"),
+        ({**PLAIN, "model.source": "bit-r50x1", "model.representation": True}, "has no such head"),
+        ({"tracker": "wandb"}, "needs the package wandb"),
+    ],
+)
+def test_what_needs_no_data_is_checked_before_they_are_read(
+    fields: dict[str, Any], says: str, short: Recipe, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "wandb", None)
+    nowhere = {"data.source": str(tmp_path / "nowhere")}
+    with pytest.raises(Error, match=says):
+        session.train(changed(short, **nowhere, **fields), tmp_path / "run", device="cpu", show=False)
+    assert not (tmp_path / "run").exists()
+    with pytest.raises(Error, match="nowhere"):
+        session.train(changed(short, **nowhere), tmp_path / "run", device="cpu", show=False)
+
+
+def test_a_fine_tuning_checks_its_model_before_its_data(tmp_path: Path) -> None:
+    save(create("vit-digits", num_classes=3), tmp_path / "trained")
+    with pytest.raises(Error, match="is no file, folder"):
+        api.finetune(tmp_path / "nowhere", "no/such/model", device="cpu")
+    with pytest.raises(Error, match="do not divide an image of 15 x 15"):
+        api.finetune(tmp_path / "nowhere", tmp_path / "trained", image_size=15, device="cpu")
+    with pytest.raises(Error, match="nowhere"):
+        api.finetune(tmp_path / "nowhere", tmp_path / "trained", device="cpu")
+
+
+@pytest.mark.compiled
+@pytest.mark.parametrize("captured", [False, True])
+def test_evaluations_beside_captured_steps_are_not_compiled(
+    short: Recipe, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, captured: bool
+) -> None:
+    """Such a set is small, so that a second program is not worth its seconds; the scores stay the same."""
+    modes: list[bool] = []
+    compile_by = nn.Module.compile
+
+    class Launched(Stepper):
+        """What would be captured on a GPU."""
+
+        def compile(self) -> None: ...
+
+    def noting(graph: fx.GraphModule, inputs: list[Tensor]) -> fx.GraphModule:
+        del inputs
+        modes.append(torch.is_grad_enabled())
+        return graph
+
+    monkeypatch.setattr(nn.Module, "compile", lambda self, **_: compile_by(self, backend=noting))
+    monkeypatch.setattr(ResidentFeed, "compile", lambda _: None)
+    monkeypatch.setattr(session, "decide", lambda *args: dataclasses.replace(decide(*args), capture=captured))
+    monkeypatch.setattr(assembly, "CapturedStepper", Launched)
+    fields = {"compile": True, "schedule.total": "2 steps", "schedule.warmup": "1 step"}
+    found = session.train(changed(short, **fields), tmp_path / "run", device="cpu", show=False)
+    plain = session.train(changed(short, **fields | {"compile": False}), tmp_path / "plain", device="cpu", show=False)
+    assert any(modes)
+    assert all(modes) == captured
+    assert found.scores["best val score"] == plain.scores["best val score"]
 
 
 def test_a_model_that_cannot_take_pictures_does_not_take_the_folder(short: Recipe, tmp_path: Path) -> None:
@@ -542,4 +614,4 @@ def test_the_time_left_does_not_count_the_compilation(
     assert f"  {short.batch_size // 2} images/s" in told
     assert told.endswith("0:36 left")  # 18 steps of 2 s
     first = json.loads((tmp_path / "run" / "metrics.jsonl").read_text().splitlines()[0])
-    assert first["seconds a step"] == pytest.approx(1010 / 6)  # what the run took is kept as it was
+    assert first["seconds per step"] == pytest.approx(1010 / 6)  # what the run took is kept as it was

@@ -35,7 +35,7 @@ def reduced(small_set: Path) -> Recipe:
     }
     data = {"data.source": str(small_set), "data.val_fraction": 0.2, "augmentation.crop": "resize"}
     short = {"schedule.total": "10 steps", "schedule.warmup": "2 steps", "schedule.cooldown": "3 steps"}
-    often = {"evaluate_every": "10 steps", "checkpoint_every": "2 steps", "spread": "replicate"}
+    often = {"evaluate_every": "10 steps", "checkpoint_every": "2 steps", "strategy": "replicate"}
     return changed(find_recipe("vit-g14-jft"), **model, **data, **short, **often)
 
 
@@ -61,7 +61,7 @@ def test_two_sharded_processes_go_on_as_one(reduced: Recipe, tmp_path: Path, mon
         lose_at(4, patch)
         with pytest.raises(KeyboardInterrupt):
             session.train(reduced, tmp_path / "two", device="cpu", show=False)
-    (tmp_path / "two" / "recipe.json").write_text(json.dumps(to_dict(changed(reduced, spread="shard"))))
+    (tmp_path / "two" / "recipe.json").write_text(json.dumps(to_dict(changed(reduced, strategy="shard"))))
     script = tmp_path / "resume.py"
     script.write_text(RESUME)
     launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]

@@ -55,12 +55,12 @@ for folder, recipe, lost_at in jobs:
     else:
         session.train(from_dict(Recipe, recipe, where="test"), Path(folder), device="cpu", show=False)
     if folder == jobs[0][0]:
-        parts = [p for optimiser in built[0] for group in optimiser.param_groups for p in group["params"]]
-        parts += [v for optimiser in built[0] for kept in optimiser.state.values() for v in kept.values()]
+        parts = [p for optimizer in built[0] for group in optimizer.param_groups for p in group["params"]]
+        parts += [v for optimizer in built[0] for kept in optimizer.state.values() for v in kept.values()]
         parts = [(v.to_local().numel(), v.numel()) for v in parts if isinstance(v, DTensor)]
         (held / f"held{dist.get_rank()}.json").write_text(json.dumps(parts))
 """
-SGD = {"optimiser.name": "sgd", "optimiser.rate": 0.05, "optimiser.weight_decay": 0.0}
+SGD = {"optimizer.name": "sgd", "optimizer.lr": 0.05, "optimizer.weight_decay": 0.0}
 Job = tuple[Path, Recipe | None, int | None]  # a run's folder; None: to go on with; the step at which it is killed
 
 
@@ -188,15 +188,15 @@ def test_two_processes_that_were_killed_go_on_to_the_same_bits(runs: Path, tmp_p
 
 # eps is large where a small one would make steps of what is only rounded off
 OPTIONS: dict[str, dict[str, object]] = {
-    "adamw": {"optimiser.name": "adamw", "optimiser.rate": 3e-3, "optimiser.eps": 1e-4, "optimiser.weight_decay": 0.1},
-    "lamb": {"optimiser.name": "lamb", "optimiser.rate": 1e-3, "optimiser.eps": 1e-4, "optimiser.weight_decay": 0.1},
-    "muon": {"optimiser.name": "muon", "optimiser.rate": 1e-3, "optimiser.eps": 1e-4, "optimiser.weight_decay": 0.1},
-    "adafactor": {"optimiser.name": "adafactor", "optimiser.rate": 1e-3},
-    "lion": {"optimiser.name": "lion", "optimiser.rate": 1e-4},
-    "sam": {"optimiser.sam": 0.05},
+    "adamw": {"optimizer.name": "adamw", "optimizer.lr": 3e-3, "optimizer.eps": 1e-4, "optimizer.weight_decay": 0.1},
+    "lamb": {"optimizer.name": "lamb", "optimizer.lr": 1e-3, "optimizer.eps": 1e-4, "optimizer.weight_decay": 0.1},
+    "muon": {"optimizer.name": "muon", "optimizer.lr": 1e-3, "optimizer.eps": 1e-4, "optimizer.weight_decay": 0.1},
+    "adafactor": {"optimizer.name": "adafactor", "optimizer.lr": 1e-3},
+    "lion": {"optimizer.name": "lion", "optimizer.lr": 1e-4},
+    "sam": {"optimizer.sam": 0.05},
     "in parts": {"accumulate": 2},
     "second pass": {"model.checkpoint_blocks": True},
-    "layers apart": {"optimiser.layer_decay": 0.7},
+    "layers apart": {"optimizer.layer_decay": 0.7},
     "head": {"model.train_only": "head"},
     "adapters": {"model.lora": 2},
 }
@@ -209,7 +209,7 @@ def test_every_optimiser_and_option_gives_what_one_process_gives(tmp_path: Path)
     for name, fields in OPTIONS.items():
         run = changed(recipe, **fields)
         session.train(run, tmp_path / f"{name}, one", device="cpu", show=False)
-        jobs.append((tmp_path / f"{name}, two", changed(run, spread="experts"), None))
+        jobs.append((tmp_path / f"{name}, two", changed(run, strategy="experts"), None))
     on_two(tmp_path, *jobs)
     for name in OPTIONS:
         found, expected = (exported(tmp_path / f"{name}, {number}") for number in ("two", "one"))
@@ -241,7 +241,7 @@ def test_the_command_line(tmp_path: Path) -> None:
     assert tuned.returncode == 0, tuned.stderr[-3000:]
     assert "Each of 2 processes holds 2 of the 4 experts" in tuned.stderr
     assert exported(tmp_path / "tuned")["blocks.1.mlp.experts.up.weight"].shape[0] == 4
-    refused = torchrun(*train, "--out", tmp_path / "refused", "--spread", "experts", processes=3)
+    refused = torchrun(*train, "--out", tmp_path / "refused", "--strategy", "experts", processes=3)
     assert refused.returncode != 0
     assert "cannot be spread evenly over 3 processes: start a number of processes that divides 4" in refused.stderr
     assert "Traceback" not in refused.stderr.split("torch/distributed", maxsplit=1)[0]

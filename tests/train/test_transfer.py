@@ -47,7 +47,7 @@ def bright(tmp_path: Path) -> str:
 
 def finetuned(model: str, data: str, folder: Path, **options: Any) -> Result:
     """Two rates and two seeds; five steps each, so that a checkpoint is written at the end alone."""
-    settings: dict[str, Any] = {"steps": 5, "rates": (0.01, 0.05), "seeds": (0, 1), "batch_size": 16}
+    settings: dict[str, Any] = {"steps": 5, "lrs": (0.01, 0.05), "seeds": (0, 1), "batch_size": 16}
     return transfer.finetune(model, data, folder, image_size=None, machine=MACHINE, **(settings | options))
 
 
@@ -76,7 +76,7 @@ def test_finetune_lost_twice_is_finetune(
     lost(lambda: finetuned(model, bright, folder), 2, 3, monkeypatch)  # in the second rate
     lost(lambda: finetuned(model, bright, folder), 3, 4, monkeypatch)  # which goes on; then in the second seed
     again = finetuned(model, bright, folder, watch=events.append)
-    assert [event.state for event in events] == ["kept", "kept", "kept", "goes on", "ended"]
+    assert [event.state for event in events] == ["kept", "kept", "kept", "resumes", "ended"]
     assert (again.metrics, again.selected, again.counts) == (whole.metrics, whole.selected, whole.counts)
     assert again.cost["images_seen"] == whole.cost["images_seen"] == 4 * 5 * 16
     assert _same_weights(tmp_path / "whole", folder) == 2
@@ -93,8 +93,8 @@ def _same_weights(a: Path, b: Path) -> int:
 
 def _check(result: Result, folder: Path) -> None:
     """It learnt, with the rate that is best on the held-out images, and the folder holds what it should."""
-    rate, scores = result.selected["rate"]["value"], result.selected["rate"]["scores"]
-    assert scores[repr(rate)] == max(scores.values())
+    lr, scores = result.selected["lr"]["value"], result.selected["lr"]["scores"]
+    assert scores[repr(lr)] == max(scores.values())
     assert result.metrics["accuracy"].value > 0.8
     assert result.counts["train"] == 60
     assert result.counts["test"] == 30
@@ -105,7 +105,7 @@ def _check(result: Result, folder: Path) -> None:
     for run in (folder / "choose").iterdir():  # no run that chooses was scored on test
         assert not any(name.startswith("test") for name in json.loads((run / "result.json").read_text()))
     for seed in (0, 1):
-        run = folder / "final" / f"rate={rate!r},seed={seed}"
+        run = folder / "final" / f"rate={lr!r},seed={seed}"
         kept = json.loads((run / "result.json").read_text())
         assert kept["test accuracy"] == result.details["test accuracies"][str(seed)]
         assert kept["test count"] == 30
@@ -129,7 +129,7 @@ def test_vtab_goes_on_and_takes_tasks_that_come_later(
     first = run(watch=events.append)
     assert [(event.run.split("/")[0], event.state) for event in events] == [
         ("patch_camelyon", "kept"),
-        ("kitti", "goes on"),
+        ("kitti", "resumes"),
         ("kitti", "ended"),
     ]
     assert (first.counts["kitti train"], first.counts["kitti test"]) == (32, 40)
@@ -146,22 +146,22 @@ def test_a_signal_ends_the_grid_in_order_and_it_goes_on_in_the_middle(
 ) -> None:
     make = Stepper.__call__
 
-    def signalled(self: Stepper, step: int, rate: float) -> bool:
+    def signalled(self: Stepper, step: int, lr: float) -> bool:
         if step == 3:
             monkeypatch.setattr(Stop, "signal", property(lambda _: 15, lambda *_: None), raising=False)
-        return make(self, step, rate)
+        return make(self, step, lr)
 
     with monkeypatch.context() as patch:
         patch.setattr(Stepper, "__call__", signalled)
         with pytest.raises(GridStopped) as stopped:
-            finetuned(model, bright, tmp_path / "grid", rates=(0.05,), seeds=(0,))
+            finetuned(model, bright, tmp_path / "grid", lrs=(0.05,), seeds=(0,))
     monkeypatch.undo()
     assert stopped.value.status == 143
     run = tmp_path / "grid" / "final" / "rate=0.05,seed=0"
     assert not (run / "result.json").exists()
     assert [path.name for path in (run / "checkpoints").iterdir()][-1].endswith("4")
     events = list[Event]()
-    finetuned(model, bright, tmp_path / "grid", rates=(0.05,), seeds=(0,), watch=events.append)
-    assert [event.state for event in events] == ["goes on", "ended"]
-    finetuned(model, bright, tmp_path / "undisturbed", rates=(0.05,), seeds=(0,))
+    finetuned(model, bright, tmp_path / "grid", lrs=(0.05,), seeds=(0,), watch=events.append)
+    assert [event.state for event in events] == ["resumes", "ended"]
+    finetuned(model, bright, tmp_path / "undisturbed", lrs=(0.05,), seeds=(0,))
     assert _same_weights(tmp_path / "grid", tmp_path / "undisturbed") == 1

@@ -34,9 +34,9 @@ def chunk(kind: bytes, data: bytes, *, checksum: int | None = None) -> bytes:
     return struct.pack(">I", len(data)) + kind + data + struct.pack(">I", crc)
 
 
-def png(width: int, height: int, data: bytes, *before: bytes, depth: int = 8, colour: int = 2) -> bytes:
+def png(width: int, height: int, data: bytes, *before: bytes, depth: int = 8, color: int = 2) -> bytes:
     """A PNG file whose header may say anything."""
-    header = chunk(b"IHDR", struct.pack(">IIBBBBB", width, height, depth, colour, 0, 0, 0))
+    header = chunk(b"IHDR", struct.pack(">IIBBBBB", width, height, depth, color, 0, 0, 0))
     return b"\x89PNG\r\n\x1a\n" + header + b"".join(before) + chunk(b"IDAT", data) + chunk(b"IEND", b"")
 
 

@@ -17,7 +17,7 @@ from vitlab.models.contract import Model
 from vitlab.models.vit import ViT, ViTConfig
 from vitlab.serving.app import make_app
 from vitlab.serving.engine import Engine
-from vitlab.serving.gate import LOOPBACK_NAMES
+from vitlab.serving.http.middleware import LOOPBACK_NAMES
 from vitlab.serving.limits import Limits
 from vitlab.serving.server import Server, address_of, bind
 from vitlab.serving.service import Settings

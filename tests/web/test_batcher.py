@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from vitlab.serving.batcher import Batcher, Full
+from vitlab.serving.batcher import Batcher, QueueFull
 
 
 class Model:
@@ -31,7 +31,9 @@ def check(test: Callable[[Model, Batcher[int, int]], Coroutine[Any, Any, None]],
 
     async def run() -> None:
         model = Model()
-        batcher: Batcher[int, int] = Batcher(model.run, **{"max_batch": 4, "max_wait": 0.05, "bound": 16, **settings})
+        batcher: Batcher[int, int] = Batcher(
+            model.run, **{"max_batch": 4, "max_wait": 0.05, "max_queue": 16, **settings}
+        )
         try:
             await asyncio.wait_for(test(model, batcher), 20)
         finally:
@@ -141,19 +143,19 @@ def test_over_the_bound_is_refused_and_room_comes_back() -> None:
         model.free.clear()
         running = asyncio.ensure_future(put(batcher, 1))
         await settle()
-        batcher.seconds_an_item = 2.5
+        batcher.seconds_per_item = 2.5
         with batcher.reserve(3):
-            with pytest.raises(Full) as caught:
+            with pytest.raises(QueueFull) as caught:
                 batcher.reserve(2)
             assert caught.value.retry_after == 8  # three items of 2.5 s, rounded up
-            with batcher.reserve(1), pytest.raises(Full):
+            with batcher.reserve(1), pytest.raises(QueueFull):
                 batcher.reserve(1)
         with batcher.reserve(4):
             pass
         model.free.set()
         assert await running == 2
 
-    check(test, bound=4)
+    check(test, max_queue=4)
 
 
 def test_a_failing_batch_fails_whole_and_a_failing_item_alone() -> None:
@@ -207,7 +209,7 @@ def test_every_batch_is_told_of() -> None:
         with batcher.reserve(1):
             await asyncio.gather(*(put(batcher, item) for item in range(4)))
 
-    check(test, watch=lambda kind, size, _: seen.append((kind, size)))
+    check(test, on_batch=lambda kind, size, _: seen.append((kind, size)))
     assert seen == [("k", 4)]
 
 
@@ -254,4 +256,4 @@ def test_a_lone_item_has_everything_and_one_that_had_to_wait_for_it_has_not() ->
         await put(batcher, 3)
         assert seen[2:] == [(3, 1)]
 
-    check(test, workers=2, prepare=prepare)
+    check(test, workers=2, init_thread=prepare)

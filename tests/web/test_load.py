@@ -66,7 +66,7 @@ def test_requests_share_batches_and_get_their_own_answers(gate: threading.Event)
         answers = many(live, 12, lambda client, i: client.post("/v1/embed", content=pictures[i]))
         releasing.join()
         batches = live.metric('vitlab_batch_images_count{task="embed"}') - 12
-        largest = live.metric('vitlab_batch_images_bucket{task="embed",le="8"}')
+        largest = live.metric('vitlab_batch_images_bucket{le="8.0",task="embed"}')
     for answer, expected in zip(answers, alone, strict=True):
         np.testing.assert_allclose(answer.json()["embeddings"][0], expected, rtol=1e-4, atol=1e-5)
     assert batches <= 4

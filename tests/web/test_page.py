@@ -161,10 +161,28 @@ def test_arrow_keys_move_the_patch_whose_attention_is_shown(page: Page, live: Li
         place = to_row * COLUMNS + to_column
         page.settled(f"document.activeElement.dataset.place == {place}")
         assert page.chosen("attention") == page.chosen("cut") == place
-        assert page.values("attention") == heads[1 + place][1:]
+        assert page.values("attention") == pytest.approx(heads[1 + place][1:], abs=1e-6)  # it may share a batch
     (stop,) = page.all("#attention [role=gridcell][tabindex='0']")  # one tab stop, wherever it is
     assert stop == page.driver.switch_to.active_element
     assert page.find("#attention .note").text == page.find("#spoken").get_attribute("textContent")
+
+
+@pytest.mark.parametrize(("come", "patch"), [("patch", 5), ("patch", 9), ("output", 5)])
+def test_the_heads_are_seen_from_where_the_map_is(page: Page, live: Live, come: str, patch: int) -> None:
+    page.open(f"lang=en&layer=1&head=2&from={come}&patch={patch}")
+    rows = "all" if come == "patch" else "output"
+    path = f"/v1/attention?layer=1&rollout=false&rows={rows}"
+    heads = live.post(path, SAMPLE.read_bytes()).json()["images"][0]["heads"]
+    canvases = page.value(
+        "[...document.querySelectorAll('#attention-heads canvas')]"
+        ".map((c) => [...c.getContext('2d').getImageData(0, 0, c.width, c.height).data])"
+    )
+    assert len(canvases) == len(heads)
+    for drawn, head in zip(canvases, heads, strict=True):
+        most = int(np.argmax(head[1 + patch][1:] if come == "patch" else np.ravel(head)))
+        assert np.reshape(drawn, (-1, 4))[most].tolist() == [0xFD, 0xE7, 0x25, 255]  # the end of viridis
+    words = "from the chosen patch" if come == "patch" else "from the answer"
+    assert words in (page.find("#attention-heads").get_attribute("aria-label") or "")
 
 
 def test_sliders_and_rollout(page: Page, live: Live) -> None:
@@ -279,8 +297,8 @@ def test_everything_has_a_name(page: Page) -> None:
 
 def test_dark_and_still_where_that_is_preferred(page: Page) -> None:
     def ground() -> list[int]:
-        colour = page.value("getComputedStyle(document.body).backgroundColor")
-        return [int(part) for part in re.findall(r"\d+", colour)][:3]
+        color = page.value("getComputedStyle(document.body).backgroundColor")
+        return [int(part) for part in re.findall(r"\d+", color)][:3]
 
     page.prefer()
     page.open()

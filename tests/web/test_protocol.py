@@ -11,7 +11,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from vitlab.serving import guard
+from vitlab.serving.http import protocol
 from web.conftest import IMPATIENT
 from web.hostile import FILES
 from web.live import Live, answers, head, serving, small_model, until
@@ -218,7 +218,7 @@ def test_connections_have_a_number(impatient: Live) -> None:
 
 
 def test_the_parser_without_extensions_is_guarded_too(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(guard.guarded_protocol, "__defaults__", (guard.H11Protocol,))
+    monkeypatch.setattr(protocol.limited_protocol, "__defaults__", (protocol.H11Protocol,))
     with serving(small_model(), IMPATIENT) as service:
         assert [status for status, _ in service.say(predict()[:-2])] == [408]
         assert [status for status, _ in service.say(b"\0\0\0\r\n\r\n")] == [400]

@@ -10,8 +10,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from schemathesis import Case, GenerationMode
 
+from vitlab.serving.http.errors import CODES
 from vitlab.serving.openapi import IMAGE_TYPES
-from vitlab.serving.refusals import CODES
 from web.hostile import picture, saved
 from web.live import Live
 

@@ -1,4 +1,4 @@
-"""The command line: one file a verb, each imported when its verb is run."""
+"""The command line: one file per verb, each imported when its verb is run."""
 
 import contextlib
 import os
@@ -12,13 +12,13 @@ VERBS: dict[str, tuple[str, str]] = {
     "demo": ("vitlab.cli.demo", "the whole story on embedded digits, two minutes on two cores"),
     "models": ("vitlab.cli.models", "the zoo: sizes, parameters, cost"),
     "predict": ("vitlab.cli.predict", "the top classes of images"),
-    "train": ("vitlab.cli.train", "a model from a recipe; --resume goes on with a run"),
+    "train": ("vitlab.cli.train", "a model from a recipe; --resume continues a run"),
     "finetune": ("vitlab.cli.finetune", "a trained model for your own images"),
     "evaluate": ("vitlab.cli.evaluate", "accuracy, few-shot, linear, kNN, transfer, cost; results side by side"),
     "embed": ("vitlab.cli.embed", "the features of images, to .npz or .parquet"),
     "serve": ("vitlab.cli.serve", "a model over HTTP, in batches"),
     "inspect": ("vitlab.cli.inspect", "what a model learned and where it looks, as figures and a page"),
-    "report": ("vitlab.cli.report", "a run's report.html again, also while it goes on"),
+    "report": ("vitlab.cli.report", "a run's report.html again, also while it is running"),
     "convert": ("vitlab.cli.convert", "a checkpoint from one format to another"),
     "export": ("vitlab.cli.export", "a model as ONNX or torch.export program, checked; in 8 bits where asked"),
     "push": ("vitlab.cli.push", "a run's model, with its card, to the Hugging Face hub"),
@@ -104,10 +104,12 @@ def _log_on_stderr() -> Iterator[None]:
     import logging
 
     from vitlab.cli.terminal import say
+    from vitlab.cli.together import first_to_say
 
     class Handler(logging.Handler):
         def emit(self, record: logging.LogRecord) -> None:
-            say(f"vitlab: {record.getMessage()}")
+            if first_to_say(record.getMessage()):
+                say(f"vitlab: {record.getMessage()}")
 
     def ours_to_say(record: logging.LogRecord) -> bool:
         """All but the tracebacks that torch logs of a damaged checkpoint, besides its error."""
@@ -124,9 +126,11 @@ def _log_on_stderr() -> Iterator[None]:
 
 
 def _complain(sentence: str) -> int:
-    from vitlab.cli.terminal import printable
+    from vitlab.cli.terminal import say
+    from vitlab.cli.together import first_to_say
 
-    print(f"vitlab: {printable(sentence)}", file=sys.stderr)
+    if first_to_say(sentence):
+        say(f"vitlab: {sentence}")
     return 2
 
 

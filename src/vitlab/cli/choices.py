@@ -10,8 +10,9 @@ from vitlab.core.config import Choice, from_dict, to_dict
 from vitlab.core.errors import Error
 from vitlab.objectives import OBJECTIVES
 from vitlab.tasks import TASKS
-from vitlab.training.recipe import GIVEN, Recipe
+from vitlab.training.recipe import GIVEN, RENAMED, Recipe
 
+SHORT = {"--epochs": ("--schedule.total", "{} epochs"), "--lr": ("--optimizer.lr", "{}")}
 REGISTRIES = {"task": TASKS, "objective": OBJECTIVES}
 
 
@@ -49,12 +50,21 @@ def with_choices(recipe: Recipe, arguments: Sequence[str]) -> tuple[RecipeType, 
     return RecipeType(kind, kind(**values), names), rest
 
 
-def without_old_names(arguments: Sequence[str]) -> list[str]:
-    """The arguments with options of before under their new names, which is said."""
-    new = list[str]()
-    for text in arguments:
+def current_names(arguments: Sequence[str]) -> list[str]:
+    """The arguments with short names written out, and with old options under their new names, each with a warning."""
+    new, rest = list[str](), iter(arguments)
+    for text in rest:
         option, equals, value = text.partition("=")
-        if option.startswith("--teacher."):
+        if option in SHORT:
+            value = value if equals else next(rest, "")
+            if not value or value.startswith("--"):
+                raise Error(f"{option} needs a value.")
+            new += [SHORT[option][0], SHORT[option][1].format(value)]
+        elif (field := option.removeprefix("--").replace("-", "_")) != option and _renamed(field) != field:
+            named = f"--{_renamed(field).replace('_', '-')}"
+            say(f"vitlab: {option} is now {named}.")
+            new.append(f"{named}{equals}{value}")
+        elif option.startswith("--teacher."):
             field = option.removeprefix("--teacher.")
             named = f"--objective.{'teacher' if field == 'source' else field}"
             say(f"vitlab: {option} is now --objective distillation {named}.")
@@ -62,6 +72,12 @@ def without_old_names(arguments: Sequence[str]) -> list[str]:
         else:
             new.append(text)
     return new
+
+
+def _renamed(field: str) -> str:
+    """A field's name as it is now: by itself, or by what it is a part of."""
+    head, dot, tail = field.partition(".")
+    return RENAMED.get(field) or f"{RENAMED.get(head, head)}{dot}{tail}"
 
 
 def _taken(arguments: list[str], option: str) -> str | None:

@@ -54,7 +54,7 @@ def main(arguments: Sequence[str]) -> int:
     if not given.json:
         print(printable(f"Wrote {given.dest} in the {given.format} format."))
         return 0
-    from vitlab.models.cost import count_parameters
+    from vitlab.models.counts import count_parameters
 
     print_json(
         {
@@ -70,7 +70,7 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def _describe(model: "Model") -> str:
-    from vitlab.models.cost import count_parameters
+    from vitlab.models.counts import count_parameters
 
     height, width = model.config.image_size
     classes = f"{model.config.num_classes} classes" if model.config.num_classes else "no classifier"

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 DESCRIPTION = """A small ViT learns to read scikit-learn's embedded digits, from nothing, in two minutes on two cores.
 
-It is tested on 400 digits that it never saw; then its features are tried on a few examples a class, and figures show
+It is tested on 400 digits that it never saw; then its features are tried on a few examples per class, and figures show
 where it looks. Everything stays in a folder, as any run does, with a report to open in a browser.
 
 Examples:
@@ -67,7 +67,7 @@ def main(arguments: Sequence[str]) -> int:
     if outcome.reason == "signal":
         from vitlab.training.run import resuming
 
-        say(f"Stopped at step {outcome.step}; go on with: {resuming(outcome.folder)}")
+        say(f"Stopped at step {outcome.step}; resume with: {resuming(outcome.folder)}")
         return outcome.status
 
     model = api.load(outcome.folder)
@@ -101,9 +101,9 @@ def main(arguments: Sequence[str]) -> int:
             ["always the same answer", f"{max(test.counts(10)) / len(test):.1%}"],
         ],
     )
-    print("\n4. A few examples a class: least squares on the ViT's features, and on pixels (mean of three draws)\n")
+    print("\n4. A few examples per class: least squares on the ViT's features, and on pixels (mean of three draws)\n")
     rows = [[f"{shots}", f"{of_features[shots]:.1%}", f"{of_pixels[shots]:.1%}"] for shots in SHOTS]
-    print_table([">examples a class", ">features", ">pixels"], rows)
+    print_table([">examples per class", ">features", ">pixels"], rows)
     _show_attention(model, pictures)
     _say_what_next(outcome.folder)
     return 0
@@ -208,7 +208,7 @@ def _say_what_next(folder: Path) -> None:
   {folder / "report.html"}            the run: curves, mistakes, cost
   {folder / "inspect" / "inspect.html"}   inside the model: filters, positions, attention
 
-7. Next, with your own photos: a folder with one folder a class
+7. Next, with your own photos: a folder with one folder per class
 
   vitlab finetune --data photos/ --model hf-hub:google/vit-base-patch16-224 --out runs/mine
   vitlab predict another.jpg --model runs/mine

@@ -11,7 +11,7 @@ Block: TypeAlias = list[Text]  # lines of one width
 SHADES = " .:-=+*#%@"
 
 
-def in_colour() -> bool:
+def in_color() -> bool:
     """Whether standard output is a terminal that shows colours."""
     return Console().color_system is not None and sys.stdout.isatty()
 
@@ -20,9 +20,9 @@ def picture(pixels: np.ndarray[Any, Any]) -> Block:
     """Bytes [H, W, 3], a character for two rows of one pixel."""
     if len(pixels) % 2:
         pixels = pixels[:-1]
-    if not in_colour():
-        grey = pixels.reshape(len(pixels) // 2, 2, -1, 3).mean(axis=(1, 3)) / 255
-        return [Text("".join(SHADES[min(int(v * len(SHADES)), len(SHADES) - 1)] for v in row)) for row in grey]
+    if not in_color():
+        gray = pixels.reshape(len(pixels) // 2, 2, -1, 3).mean(axis=(1, 3)) / 255
+        return [Text("".join(SHADES[min(int(v * len(SHADES)), len(SHADES) - 1)] for v in row)) for row in gray]
     return [
         Text.assemble(*(("▀", f"rgb({_commas(a)}) on rgb({_commas(b)})") for a, b in zip(upper, lower, strict=True)))
         for upper, lower in zip(pixels[::2].tolist(), pixels[1::2].tolist(), strict=True)
@@ -32,14 +32,14 @@ def picture(pixels: np.ndarray[Any, Any]) -> Block:
 def heat(values: np.ndarray[Any, Any], low: float, high: float) -> Block:
     """[H, W] in `low`..`high`, dark to bright in colour, or 0 to 9; two characters a place, so that it is square."""
     unit = ((values - low) / max(high - low, 1e-12)).clip(0, 1)
-    if not in_colour():
+    if not in_color():
         return [Text("".join(f"{min(int(v * 10), 9)} " for v in row)) for row in unit]
     ramp = np.array([(20, 11, 52), (132, 32, 107), (229, 92, 48), (246, 215, 70)])  # inferno, four stops
     place = unit * (len(ramp) - 1)
     left = np.minimum(place.astype(int), len(ramp) - 2)
     part = (place - left)[..., None]
-    colours = (ramp[left] * (1 - part) + ramp[left + 1] * part).astype(int).tolist()
-    return [Text.assemble(*(("  ", f"on rgb({_commas(colour)})") for colour in row)) for row in colours]
+    colors = (ramp[left] * (1 - part) + ramp[left + 1] * part).astype(int).tolist()
+    return [Text.assemble(*(("  ", f"on rgb({_commas(color)})") for color in row)) for row in colors]
 
 
 def cut(pixels: np.ndarray[Any, Any], patch: int) -> np.ndarray[Any, Any]:
@@ -57,11 +57,11 @@ def show(*blocks: Block, gap: int = 3, indent: int = 2) -> None:
         for block in blocks:
             line.append_text(block[i] if i < len(block) else Text(" " * len(block[0])))
             line.append(" " * gap)
-        if in_colour():
+        if in_color():
             Console().print(line, soft_wrap=True)
         else:
             print(line.plain.rstrip())
 
 
-def _commas(colour: list[int]) -> str:
-    return ",".join(map(str, colour))
+def _commas(color: list[int]) -> str:
+    return ",".join(map(str, color))

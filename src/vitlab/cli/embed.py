@@ -11,7 +11,7 @@ from tyro.conf import Positional, arg
 from vitlab.cli.parsing import parse
 from vitlab.cli.terminal import print_json, progress_bar, say
 
-DESCRIPTION = """The features of images, to .npz or .parquet: `names` and `features`, a row an image.
+DESCRIPTION = """The features of images, to .npz or .parquet: `names` and `features`, a row per image.
 
 Exit status 1: some images could not be read; they are left out and named.
 
@@ -36,7 +36,7 @@ class Arguments:
     batch_size: int = 32
     """How many images go through the model at once."""
     workers: int | None = None
-    """Processes that decode; by default one a core, none for few images."""
+    """Processes that decode; by default one per core, none for few images."""
     device: str | None = None
     """cpu, cuda, ...; by default a GPU where there is one."""
     precision: Literal["float32", "bf16"] = "float32"
@@ -53,7 +53,7 @@ def main(arguments: Sequence[str]) -> int:
         raise Error("Give images or folders, and last the file to write: vitlab embed IMAGES... --model SOURCE OUT.")
     *images, out = given.paths
     from vitlab.data.decoding import find_images
-    from vitlab.evaluation.embedding import check_ending, write_embedding
+    from vitlab.inference.embed import check_ending, write_embedding
 
     check_ending(out)
     files = find_images(images)

@@ -13,7 +13,7 @@ from tyro.conf import Positional, arg
 from vitlab.cli.parsing import FLAGS, parse
 from vitlab.cli.terminal import print_json, printable, progress_bar, say
 from vitlab.core.errors import Error, unknown_name
-from vitlab.core.registry import is_in_a_file
+from vitlab.core.registry import is_file_reference
 from vitlab.evaluation.contract import Protocol
 from vitlab.studies import PROTOCOLS
 
@@ -60,7 +60,7 @@ class Common:
     batch_size: int | None = None
     """How many images go through the model at once; 64, or what a protocol that trains has by itself."""
     workers: int | None = None
-    """Processes that decode; by default one a core."""
+    """Processes that decode; by default one per core."""
     cache: Path | None = None
     """Where features are kept; by default ~/.cache/vitlab/features."""
     no_cache: bool = False
@@ -100,7 +100,7 @@ def _description() -> str:
 
 
 def _find(name: str) -> Protocol:
-    if not is_in_a_file(name) and name not in PROTOCOLS.names():
+    if not is_file_reference(name) and name not in PROTOCOLS.names():
         names = [*PROTOCOLS.names(), COMPARE]
         known = f" The protocols are {', '.join(names)}."
         if name.startswith("-"):
@@ -161,7 +161,7 @@ def _measure(name: str, rest: list[str]) -> int:
                 **{field.name: getattr(given.options, field.name) for field in dataclasses.fields(given.options)},
             )
     except GridStopped as stopped:
-        say("Stopped in order: the same command goes on from here.")
+        say("Stopped in order: the same command resumes from here.")
         return stopped.status
     if int(os.environ.get("RANK", "0")):
         return 0  # one process speaks for all
@@ -210,7 +210,7 @@ def _compare(rest: list[str]) -> int:
         Compare,
         rest,
         prog="vitlab evaluate compare",
-        description="Lay results side by side: a row a data set, a column a model, the cost last.\n\n"
+        description="Lay results side by side: a row per data set, a column per model, the cost last.\n\n"
         + _examples(COMPARE, ("b16.json l16.json --published v2 --figure table2.png",)),
     )
     if not given.results:

@@ -11,8 +11,8 @@ from vitlab.cli.parsing import parse
 from vitlab.cli.terminal import print_json, printable, progress_bar
 
 if TYPE_CHECKING:
-    from vitlab.weights.export import Exported
-    from vitlab.weights.int8 import Quantised
+    from vitlab.exporting.int8 import Quantized
+    from vitlab.exporting.program import Exported
 
 DESCRIPTION = """Write a model as an ONNX program (DEST.onnx) or as torch.export's (DEST.pt2).
 
@@ -57,7 +57,7 @@ def main(arguments: Sequence[str]) -> int:
     given = parse(Arguments, arguments, prog="vitlab export", description=DESCRIPTION)
     from vitlab import api
     from vitlab.core.errors import Error
-    from vitlab.weights.export import check_path
+    from vitlab.exporting.program import check_path
 
     if not given.int8 and (given.data is not None or given.split is not None):
         raise Error("--data and --split are what --int8 is measured on: add --int8, or leave them out.")
@@ -75,7 +75,7 @@ def main(arguments: Sequence[str]) -> int:
             _tell(exported)
         return 0
     with progress_bar("Comparing", 100) as progress:
-        quantised = api.export_int8(
+        quantized = api.export_int8(
             model,
             given.dest,
             data=given.data,
@@ -86,9 +86,9 @@ def main(arguments: Sequence[str]) -> int:
             progress=progress,
         )
     if given.json:
-        print_json(quantised.record())
+        print_json(quantized.record())
     else:
-        _tell_int8(quantised)
+        _tell_int8(quantized)
     return 0
 
 
@@ -119,14 +119,14 @@ def _tell(exported: "Exported") -> None:
     )
 
 
-def _tell_int8(quantised: "Quantised") -> None:
-    _tell(quantised.exported)
-    timing, size = quantised.timing, quantised.exported.bytes / quantised.bytes_float32
+def _tell_int8(quantized: "Quantized") -> None:
+    _tell(quantized.exported)
+    timing, size = quantized.timing, quantized.exported.bytes / quantized.bytes_float32
     print(
-        f"In 8 bits: {quantised.products} products, {size:.0%} of the size, {timing.ratio:.2f} times as fast on this"
+        f"In 8 bits: {quantized.products} products, {size:.0%} of the size, {timing.ratio:.2f} times as fast on this"
         f" CPU ({timing.batch} images: {1e3 * timing.float32:.1f} ms, now {1e3 * timing.int8:.1f} ms)."
     )
-    found = quantised.measured
+    found = quantized.measured
     if found is None:
         print("Its accuracy was not measured: give --data.")
         return

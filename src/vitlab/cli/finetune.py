@@ -31,11 +31,11 @@ class Arguments:
     out: Path | None = None
     """The run's folder; by default runs/finetune, with a number behind it where that is taken."""
     steps: int | None = None
-    """Optimiser steps."""
-    rate: float | None = None
+    """Optimizer steps."""
+    lr: float | None = None
     """The learning rate; the paper's grid is 0.001, 0.003, 0.01, 0.03."""
     batch_size: int | None = None
-    """Images a step."""
+    """Images per step."""
     image_size: int | None = None
     """The side in pixels at which to fine-tune."""
     freeze: Literal["none", "backbone"] = "none"
@@ -71,7 +71,7 @@ def main(arguments: Sequence[str]) -> int:
         task=given.task,
         out=given.out,
         steps=given.steps,
-        rate=given.rate,
+        lr=given.lr,
         batch_size=given.batch_size,
         image_size=given.image_size,
         freeze=given.freeze,

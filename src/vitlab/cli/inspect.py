@@ -43,6 +43,8 @@ class Arguments:
     """How many of the images to draw attention for."""
     batch_size: int = 8
     """How many images go through the model at once."""
+    device: str | None = None
+    """cpu, cuda, ...; by default a GPU where there is one."""
     json: bool = False
     """Print the numbers as one JSON document."""
 
@@ -81,6 +83,7 @@ def main(arguments: Sequence[str]) -> int:
             limit=given.limit,
             show=given.show,
             batch_size=given.batch_size,
+            device=given.device,
             progress=progress,
         )
     for sentence in seen.unread:

@@ -2,15 +2,12 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 from tyro.conf import Positional, arg
 
 from vitlab.cli.parsing import parse
 from vitlab.cli.terminal import print_json, print_table, progress_bar
-
-if TYPE_CHECKING:
-    from vitlab.api import ZooRow
 
 DESCRIPTION = """The models that can be built by name: their sizes, parameters and cost.
 
@@ -20,8 +17,8 @@ Examples:
   vitlab models cifar --json
 """
 CAPTION = (
-    "Size: layers / width / MLP / heads. Tokens: patches and prefix. GFLOPs an image, 2 FLOPs a multiply-add, matrix"
-    " products and attention only."
+    "Size: layers / width / MLP / heads. Tokens: patches and prefix. Published: parameters as the source prints them, *"
+    " without the head. GFLOPs per image, 2 FLOPs a multiply-add, matrix products and attention only."
 )
 
 
@@ -36,65 +33,55 @@ class Arguments:
 def main(arguments: Sequence[str]) -> int:
     given = parse(Arguments, arguments, prog="vitlab models", description=DESCRIPTION)
 
-    from vitlab.api import list_models
     from vitlab.core.errors import unknown_name
+    from vitlab.models.zoo.facts import kept_facts
+    from vitlab.models.zoo.row import matches
 
-    rows = list_models(given.pattern)
-    if not rows:
-        names = [row.name for row in list_models()]
-        raise unknown_name("model", given.pattern, names, " `vitlab models` lists them.")
-    facts: list[dict[str, Any]] = []
-    with progress_bar("Counting", len(rows)) as progress:
-        for row in rows:
-            facts.append(_facts(row))
-            if progress is not None:
-                progress(len(facts), len(rows))
+    kept = kept_facts()
+    facts = [*(fact for fact in kept if matches(fact["name"], given.pattern)), *_counted(given.pattern, kept)]
+    if not facts:
+        raise unknown_name("model", given.pattern, [fact["name"] for fact in kept], " `vitlab models` lists them.")
     if given.json:
         print_json(facts)
         return 0
-    columns = ["name", "size", ">patch", ">pixels", ">tokens", ">parameters", ">GFLOPs"]
+    columns = ["name", "size", ">patch", ">pixels", ">tokens", ">parameters", ">published", ">GFLOPs"]
     print_table(columns, [_cells(fact) for fact in facts], caption=CAPTION)
     return 0
 
 
-def _facts(row: "ZooRow") -> dict[str, Any]:
-    """A row with what its model on the meta device tells."""
-    import torch
+def _counted(pattern: str, kept: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Rows that are not ours: timm's, where they are asked for, and those of installed packages."""
+    from vitlab.models import FAMILIES
 
-    from vitlab.core.config import from_dict
-    from vitlab.models.cost import count_flops, count_parameters
-    from vitlab.models.create import empty_model, family_of
+    if not (pattern.startswith("timm:") or FAMILIES.has_more()):
+        return []
+    from vitlab.models.zoo.facts import count_facts
+    from vitlab.models.zoo.rows import list_models
 
-    model = empty_model(from_dict(family_of(row.family).config, row.config, where=row.name)).eval()
-    config = model.config
-    images = torch.zeros(1, config.channels, *config.image_size, device="meta")
-    return {
-        "name": row.name,
-        "family": row.family,
-        "layers": model.num_layers,
-        "width": getattr(config, "width", model.num_features),
-        "mlp_dim": getattr(config, "mlp_dim", None),  # None where a family has no such thing
-        "heads": getattr(config, "heads", None),
-        "patch_size": getattr(config, "patch_size", None),
-        "image_size": list(config.image_size),
-        "num_classes": config.num_classes,
-        "tokens": model.encode(model.embed(images)).values.shape[1],
-        "parameters": count_parameters(model),
-        "flops": count_flops(model),
-        "published_parameters": row.published,
-        "published_counts": row.counts,
-        "source": row.source,
-    }
+    names = {fact["name"] for fact in kept}
+    rows = [row for row in list_models(pattern) if row.name not in names]
+    facts: list[dict[str, Any]] = []
+    with progress_bar("Counting", len(rows)) as progress:
+        for row in rows:
+            facts.append(count_facts(row))
+            if progress is not None:
+                progress(len(facts), len(rows))
+    return facts
 
 
 def _cells(fact: dict[str, Any]) -> list[str]:
     height, width = fact["image_size"]
     return [
         fact["name"],
-        " / ".join(str(fact[name]) for name in ("layers", "width", "mlp_dim", "heads") if fact[name] is not None),
+        " / ".join(_size(fact[name]) for name in ("layers", "width", "mlp_dim", "heads") if fact[name] is not None),
         "" if fact["patch_size"] is None else str(fact["patch_size"]),
         str(width) if height == width else f"{height} x {width}",
         str(fact["tokens"]),
         f"{fact['parameters'] / 1e6:.2f} M",
+        fact["published_parameters"] + "*" * (fact["published_counts"] == "backbone"),
         f"{fact['flops'] / 1e9:.2f}",
     ]
+
+
+def _size(value: int | list[int]) -> str:
+    return ", ".join(map(str, value)) if isinstance(value, list) else str(value)

@@ -43,6 +43,8 @@ class Arguments:
     """Where to write the masks of a segmentation, as NAME.png of the picture's size with a colour per class."""
     batch_size: int = 32
     """How many images go through the model at once."""
+    device: str | None = None
+    """cpu, cuda, ...; by default a GPU where there is one."""
     json: bool = False
     """Print one JSON document instead of a table."""
 
@@ -62,10 +64,20 @@ def main(arguments: Sequence[str]) -> int:
 
     images = find_images(given.images)
     from vitlab import api
+    from vitlab.core.devices import choose_device
 
+    device = choose_device(given.device)
     model = api.load(given.model)
     with progress_bar("Images", len(images), at_least=given.batch_size + 1) as progress:
-        answers = api.predict(model, images, given.top, task=given.task, batch_size=given.batch_size, progress=progress)
+        answers = api.predict(
+            model,
+            images,
+            given.top,
+            task=given.task,
+            batch_size=given.batch_size,
+            device=device,
+            progress=progress,
+        )
 
     unread = [answer for answer in answers if answer.error is not None]
     for answer in unread:

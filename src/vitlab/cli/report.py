@@ -12,7 +12,7 @@ from vitlab.cli.terminal import print_json, progress_bar, say
 
 DESCRIPTION = """Write a run's report.html: one page with what was trained on what, how well, where it fails and why.
 
-Every run ends with one. This makes it again, also of a run that goes on or was stopped: it says so, and shows what
+Every run ends with one. This makes it again, also of a run that is running or was stopped: it says so, and shows what
 there is. The numbers are measured anew on held-out images.
 
 Examples:

@@ -76,6 +76,8 @@ def main(arguments: Sequence[str]) -> int:
     from vitlab.core.errors import MissingDependencyError
 
     try:
+        import prometheus_client
+        import python_multipart  # noqa: F401
         import starlette  # noqa: F401
         import uvicorn  # noqa: F401
     except ModuleNotFoundError as error:
@@ -85,6 +87,7 @@ def main(arguments: Sequence[str]) -> int:
     from vitlab.serving.engine import Engine
     from vitlab.serving.server import Server, address_of, bind
 
+    prometheus_client.disable_created_metrics()  # when each series began is a second series of it
     settings = _settings(given)
     with bind(given.host, given.port) as listener:  # a taken port is found before the weights are read
         threads = _threads(given)
@@ -103,14 +106,14 @@ def main(arguments: Sequence[str]) -> int:
 
 def _settings(given: Arguments) -> "Settings":
     from vitlab.core.errors import Error
-    from vitlab.serving.gate import LOOPBACK_NAMES, loopback
+    from vitlab.serving.http.middleware import LOOPBACK_NAMES, is_loopback
     from vitlab.serving.limits import MEGABYTE, Limits
     from vitlab.serving.service import Settings
 
     if not 0 <= given.port <= 65535:
         raise Error(f"--port must be between 0 and 65535, not {given.port}.")
     names = {name.lower() for name in given.allow_host}
-    if loopback(given.host):
+    if is_loopback(given.host):
         names |= LOOPBACK_NAMES | {given.host}
     body = round(given.max_megabytes * MEGABYTE)
     limits = Limits(

@@ -18,19 +18,19 @@ DESCRIPTION = """Train a model by a recipe; every field of the recipe is an opti
 Examples:
   vitlab train --list
   vitlab train digits
-  vitlab train cifar10 --data.source data/cifar-10-batches-py --schedule.total "100 epochs"
+  vitlab train cifar10 --data.source data/cifar-10-batches-py --epochs 100
   vitlab train digits --objective distillation --objective.teacher runs/digits --objective.kind soft
-  vitlab train digits --out runs/mine --optimiser.rate 1e-3 --model.set positions=relative positions_at=shared pool=mean
+  vitlab train digits --out runs/mine --optimizer.lr 1e-3 --model.set positions=relative positions_at=shared pool=mean
   vitlab train --resume runs/mine
   vitlab train --resume runs/mine --data.source /elsewhere/photos --data.workers 8
   torchrun --nproc-per-node 8 -m vitlab train vit-b16-imagenet --data.source data/imagenet --out runs/b16
 
 `vitlab train RECIPE --help` shows the fields of a recipe and their values.
 """
-RESUMING = """Go on with a run from its last checkpoint, by its own recipe.
+RESUMING = """Resume a run from its last checkpoint, by its own recipe.
 
 Fields that say how it is computed may change: data.source (where the same data are now), objective.teacher (likewise),
-data.workers, data.resident, data.max_unreadable, spread, compile, tracker. A change of any other is refused, and named.
+data.workers, data.resident, data.max_unreadable, strategy, compile, tracker. A change of any other is refused.
 """
 
 
@@ -41,7 +41,7 @@ class Where:
     out: Path | None = None
     """The run's folder; by default runs/RECIPE, with a number behind it where that is taken."""
     resume: Path | None = None
-    """Go on with the run in this folder, from its last checkpoint."""
+    """Resume the run in this folder, from its last checkpoint."""
     device: str | None = None
     """cpu, cuda, ...; by default a GPU where there is one."""
     json: bool = False
@@ -70,9 +70,9 @@ def _list(rest: list[str]) -> int:
         """Print one JSON document instead of a table."""
 
     given = parse(Arguments, rest, prog="vitlab train --list", description="The recipes, by name.")
-    from vitlab.recipes import RECIPES
+    from vitlab.recipes import recipe_names, summary_of
 
-    summaries = {name: (build.__doc__ or "").splitlines()[0] for name, build in RECIPES.items()}
+    summaries = {name: ((summary_of(name) or "").strip().splitlines() or [""])[0] for name in recipe_names()}
     if given.json:
         print_json([{"name": name, "summary": summary} for name, summary in summaries.items()])
     else:
@@ -101,11 +101,11 @@ def _named(name: str, rest: list[str]) -> int:
 
 def _run(what: str, default: Any, description: str | None, rest: list[str]) -> int:
     from vitlab import api
-    from vitlab.cli.choices import with_choices, without_old_names
+    from vitlab.cli.choices import current_names, with_choices
     from vitlab.core.errors import Error
     from vitlab.core.registry import need_permission
 
-    choices, kept = with_choices(default, without_old_names(rest))
+    choices, kept = with_choices(default, current_names(rest))
 
     @dataclass(frozen=True)
     class Arguments(Where):
@@ -147,7 +147,7 @@ def report(outcome: Any, *, as_json: bool) -> int:
     if outcome.reason == "signal":
         from vitlab.training.run import resuming
 
-        print(f"Stopped at step {outcome.step}; go on with: {resuming(outcome.folder)}")
+        print(f"Stopped at step {outcome.step}; resume with: {resuming(outcome.folder)}")
         return outcome.status
     words = {"done": "Done", "early": "Stopped early: no better score for some time"}[outcome.reason]
     print(f"{words} after {outcome.step} steps.")

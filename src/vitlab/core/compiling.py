@@ -16,5 +16,6 @@ def compile_options(device: torch.device) -> dict[str, Any]:
     off: where the compiler cannot use it, as in the loss of a small batch, it warns the user.
     """
     wanted = {"combo_kernels": True, "combo_kernels_pointwise_only": True, "online_softmax": False}
-    known = torch._inductor.list_options() if device.type == "cuda" else []
+    list_options = getattr(getattr(torch, "_inductor", None), "list_options", list)  # the documented one is private
+    known = list_options() if device.type == "cuda" else []
     return wanted if all(name in known for name in wanted) else {}

@@ -1,12 +1,14 @@
 """Frozen dataclasses to and from JSON, with unknown names and wrong types refused."""
 
 import dataclasses
+import functools
 import json
 import types
 import typing
 from collections.abc import Iterable, Mapping
-from typing import Any, Literal, TypeVar, Union
+from typing import Annotated, Any, Literal, TypeVar, Union
 
+from vitlab.core.bounds import Bounds
 from vitlab.core.errors import ConfigError, near_matches
 
 T = TypeVar("T")
@@ -31,7 +33,7 @@ def to_dict(config: Any) -> dict[str, Any]:
 def from_dict(cls: type[T], data: Mapping[str, Any], *, where: str) -> T:
     """A `cls` from JSON values; `where` names the origin in errors."""
     check_names(cls, data, where=where)
-    hints = typing.get_type_hints(cls)
+    hints = _hints(cls)
     values = {name: _typed(hints[name], value, f"{where}: {name}") for name, value in data.items()}
     missing = [
         field.name
@@ -48,7 +50,7 @@ def from_dict(cls: type[T], data: Mapping[str, Any], *, where: str) -> T:
 def replace(config: T, changes: Mapping[str, Any], *, where: str) -> T:
     """A copy of `config` with some fields changed, checked as `from_dict` checks them."""
     check_names(type(config), changes, where=where)
-    hints = typing.get_type_hints(type(config))
+    hints = _hints(type(config))
     typed = {name: _typed(hints[name], value, f"{where}: {name}") for name, value in changes.items()}
     return dataclasses.replace(config, **typed)  # pyright: ignore[reportArgumentType]
 
@@ -64,9 +66,16 @@ def check_names(cls: type, data: Mapping[str, Any], *, where: str) -> None:
 
 def check_fields(config: Any, prefix: str = "") -> None:
     """Refuse values that are not what the fields of a dataclass say, where a caller's go into it as they are."""
-    hints = typing.get_type_hints(type(config))
+    hints = _hints(type(config))
     for field in dataclasses.fields(config):
         check_value(hints[field.name], getattr(config, field.name), f"{prefix}{field.name}")
+
+
+def check_bounds(config: Any) -> None:
+    """Refuse numbers outside the bounds that the types of a dataclass's fields state; other types are not looked at."""
+    for name, hint in _hints(type(config)).items():
+        if name in _bounded(type(config)):
+            _typed(hint, getattr(config, name), name)
 
 
 def check_value(hint: Any, value: Any, name: str) -> None:
@@ -87,6 +96,21 @@ def parse_assignments(items: Iterable[str], *, where: str) -> dict[str, Any]:
         values = [_value(part.strip()) for part in parts]
         fields[name] = tuple(values) if "," in text else values[0]
     return fields
+
+
+@functools.cache
+def _hints(cls: type) -> dict[str, Any]:
+    return typing.get_type_hints(cls, include_extras=True)
+
+
+@functools.cache
+def _bounded(cls: type) -> frozenset[str]:
+    """The fields whose types have bounds somewhere inside."""
+    return frozenset(name for name, hint in _hints(cls).items() if "Bounds(" in repr(hint))
+
+
+class _OutOfBoundsError(ConfigError):
+    """A number of the right type that is outside its bounds."""
 
 
 def _value(text: str) -> Any:
@@ -114,10 +138,14 @@ def _typed(hint: Any, value: Any, where: str) -> Any:
     wrong = ConfigError(f"{where} must be {_describe(hint)}, not {value!r}.")
     if hint is Any:
         return value
+    if origin is Annotated:
+        return _within(hint, _typed(args[0], value, where), where)
     if origin in (Union, types.UnionType):
         for option in args:
             try:
                 return _typed(option, value, where)
+            except _OutOfBoundsError:
+                raise
             except ConfigError:
                 continue
         raise wrong
@@ -147,6 +175,13 @@ def _typed(hint: Any, value: Any, where: str) -> Any:
     return value
 
 
+def _within(hint: Any, value: Any, where: str) -> Any:
+    for bounds in hint.__metadata__:
+        if isinstance(bounds, Bounds) and not bounds.hold(value):
+            raise _OutOfBoundsError(f"{where} must be {bounds}, not {value!r}.")
+    return value
+
+
 def _choice(value: Any, wrong: ConfigError) -> Choice:
     if isinstance(value, Choice):
         return value
@@ -171,6 +206,8 @@ def _typed_tuple(args: tuple[Any, ...], value: Any, where: str, wrong: ConfigErr
 
 def _describe(hint: Any) -> str:
     origin, args = typing.get_origin(hint), typing.get_args(hint)
+    if origin is Annotated:
+        return _describe(args[0])
     if origin in (Union, types.UnionType):
         return " or ".join(_describe(option) for option in args)
     if origin is Literal:

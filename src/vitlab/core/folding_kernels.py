@@ -13,7 +13,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-MOST = 48  # layers a launch: all addresses fit into a kernel's arguments, which are 4 KB at most
+MOST = 48  # layers per launch: all addresses fit into a kernel's arguments, which are 4 KB at most
 ROWS = 8  # that a program of the forward pass makes, all columns of them
 COLUMNS, STEP = 32, 256  # that a program of the backward pass makes, all rows of them, so many rows at a time
 

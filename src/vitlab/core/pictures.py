@@ -100,10 +100,10 @@ def _upright(rgb: Image.Image, orientation: int) -> Image.Image:
 def _flat(image: Image.Image) -> Image.Image:
     """Any mode as RGB, transparency on white."""
     if image.mode == "I" or image.mode.startswith("I;16"):
-        grey, clear = np.asarray(image), image.info.get("transparency")
-        if grey.min() < 0 or grey.max() > 65535:
-            raise ImageError(f"Grey values from {grey.min()} to {grey.max()} do not fit 16 bits: scale them first.")
-        image = Image.fromarray(_from_16_bits(grey if clear is None else np.where(grey == clear, 65535, grey)))
+        gray, clear = np.asarray(image), image.info.get("transparency")
+        if gray.min() < 0 or gray.max() > 65535:
+            raise ImageError(f"Grey values from {gray.min()} to {gray.max()} do not fit 16 bits: scale them first.")
+        image = Image.fromarray(_from_16_bits(gray if clear is None else np.where(gray == clear, 65535, gray)))
     elif image.mode == "F":
         image = Image.fromarray(_from_floats(np.asarray(image)))
     elif image.mode == "La":
@@ -151,14 +151,14 @@ def _from_floats(values: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
 def palette_image(mask: Any) -> Image.Image:
     """Class numbers uint8 [H, W] as a picture with a colour per class, which stores the numbers themselves."""
     picture = Image.fromarray(mask, mode="P")
-    picture.putpalette(bytes(value for number in range(256) for value in class_colour(number)))
+    picture.putpalette(bytes(value for number in range(256) for value in class_color(number)))
     return picture
 
 
-def class_colour(number: int) -> tuple[int, int, int]:
+def class_color(number: int) -> tuple[int, int, int]:
     """A class's colour as Pascal VOC has it: the bits of its number, three by three, from the highest down."""
-    colour = [0, 0, 0]
+    color = [0, 0, 0]
     for shift in range(8):
         for channel in range(3):
-            colour[channel] |= (number >> (3 * shift + channel) & 1) << (7 - shift)
-    return colour[0], colour[1], colour[2]
+            color[channel] |= (number >> (3 * shift + channel) & 1) << (7 - shift)
+    return color[0], color[1], color[2]

@@ -78,9 +78,9 @@ class Preprocess:
         if not pictures:
             return torch.empty(0, 3, *self.size)
         pixels = np.stack([np.asarray(self.picture(image)) for image in pictures])
-        return self.normalise(torch.from_numpy(pixels).permute(0, 3, 1, 2))
+        return self.normalize(torch.from_numpy(pixels).permute(0, 3, 1, 2))
 
-    def normalise(self, pixels: Tensor, out: Tensor | None = None) -> Float[Tensor, "b 3 h w"]:
+    def normalize(self, pixels: Tensor, out: Tensor | None = None) -> Float[Tensor, "b 3 h w"]:
         """Bytes [B, 3, H, W] to (x / 255 - mean) / std, into `out` if it is given, with the same bits.
 
         On a CPU the pages of a new batch cost more than the arithmetic: a loop does well to keep one.
@@ -94,7 +94,7 @@ class Preprocess:
 
 
 def _column(values: tuple[float, ...], device: torch.device) -> Float[Tensor, "c 1 1"]:
-    """One value a channel, made on the device: a copy from the host could not be captured in a CUDA graph."""
+    """One value per channel, made on the device: a copy from the host could not be captured in a CUDA graph."""
     return torch.cat([torch.full((1, 1, 1), value, device=device) for value in values])
 
 

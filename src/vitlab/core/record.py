@@ -8,13 +8,18 @@ import sys
 from collections.abc import Mapping
 from importlib import metadata
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import torch
 
 from vitlab.core.errors import Error
 from vitlab.core.files import atomic_file
 
+OLD_METRICS: Mapping[str, str] = {
+    "rate": "lr",
+    "seconds a step": "seconds per step",
+    "images a second": "images per second",
+}
 PACKAGES = ("vitlab", "torch", "numpy", "pillow", "simplejpeg", "safetensors")
 
 
@@ -37,9 +42,24 @@ def read_json(path: Path) -> dict[str, Any]:
     return content
 
 
+def read_metrics(path: Path) -> tuple[dict[str, Any], ...]:
+    """The whole lines of a run's log; one that is being written, or that a crash cut short, is left out."""
+    if not path.exists():
+        return ()
+    found: list[dict[str, Any]] = []
+    for text in path.read_text(encoding="utf-8", errors="replace").splitlines():
+        try:
+            line: Any = json.loads(text)
+        except ValueError:
+            continue
+        if isinstance(line, dict) and isinstance(line.get("step"), int):
+            found.append({OLD_METRICS.get(str(name), str(name)): value for name, value in line.items()})
+    return tuple(found)
+
+
 def environment(decoder: str) -> dict[str, Any]:
     """What a run ran on, without names of people or machines."""
-    versions = {name: _version(name) for name in PACKAGES}
+    versions = {name: version_of(name) for name in PACKAGES}
     gpus = [torch.cuda.get_device_name(i) for i in range(torch.cuda.device_count())]
     return {
         "command": ["vitlab", *sys.argv[1:]],
@@ -54,7 +74,8 @@ def environment(decoder: str) -> dict[str, Any]:
     }
 
 
-def _version(name: str) -> str | None:
+def version_of(name: str) -> str | None:
+    """The installed version of a package, or None."""
     try:
         return metadata.version(name)
     except metadata.PackageNotFoundError:
@@ -68,3 +89,6 @@ def _commit() -> str | None:
         return None
     git = subprocess.run(["git", "rev-parse", "HEAD"], cwd=root, capture_output=True, text=True, check=False)
     return git.stdout.strip() or None
+
+
+VERSION: Final = version_of("vitlab") or "0+unknown"  # unknown: run from a checkout that was never installed

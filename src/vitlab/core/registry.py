@@ -23,13 +23,13 @@ class Named(Protocol):
 
 T = TypeVar("T", bound=Named)
 
-IN_A_FILE = re.compile(r"(?P<file>.+\.py):(?P<object>[A-Za-z_]\w*)")
+FILE_REFERENCE = re.compile(r"(?P<file>.+\.py):(?P<object>[A-Za-z_]\w*)")
 _permitted: set[str] = set()
 
 
-def is_in_a_file(name: str) -> bool:
+def is_file_reference(name: str) -> bool:
     """Whether a name is 'mine.py:NAME', something of a file outside every package."""
-    return IN_A_FILE.fullmatch(name) is not None
+    return FILE_REFERENCE.fullmatch(name) is not None
 
 
 def permit(*names: str) -> None:
@@ -37,12 +37,12 @@ def permit(*names: str) -> None:
 
     A name that is read from a run's or a model's JSON was not given, and is refused: loading must not run code.
     """
-    _permitted.update(name for name in names if is_in_a_file(name))
+    _permitted.update(name for name in names if is_file_reference(name))
 
 
 def is_permitted(name: str) -> bool:
     """Whether a name may be looked up: a plain one, or that of something in a file that the caller gave."""
-    return not is_in_a_file(name) or name in _permitted
+    return not is_file_reference(name) or name in _permitted
 
 
 def need_permission(what: str, name: str) -> None:
@@ -76,9 +76,13 @@ class Registry(Generic[T]):
         """Of all that is installed; things in files have none until they are given."""
         return list(self._known())
 
+    def has_more(self) -> bool:
+        """Whether installed packages add theirs; nothing is imported for the answer."""
+        return bool(entry_points(group=self.group))
+
     def find(self, name: str) -> T:
         """The thing of that name, or an error with near matches."""
-        if is_in_a_file(name):
+        if is_file_reference(name):
             return self._in_a_file(name)
         known = self._known()
         if name not in known:
@@ -109,7 +113,7 @@ class Registry(Generic[T]):
 
 def load_object(name: str) -> Any:
     """The object of 'mine.py:NAME'. Its module gets its plain name, so that worker processes can import it too."""
-    match = IN_A_FILE.fullmatch(name)
+    match = FILE_REFERENCE.fullmatch(name)
     assert match is not None
     path = Path(match["file"]).expanduser().absolute()
     if not path.is_file():

@@ -153,6 +153,7 @@ class DataSet:
     fingerprint: str
     notes: tuple[str, ...] = field(default=())  # what was understood or left out, in sentences
     fixed_classes: bool = False  # the task names its classes and its images: train may lack some that test has
+    changes_labels: tuple[Literal["crop", "flip"], ...] = ()  # under which an image does not keep its label
 
     @property
     def num_classes(self) -> int:

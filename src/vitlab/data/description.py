@@ -44,8 +44,8 @@ class Description:
 
     def lines(self) -> list[str]:
         """The description as text, the most important first."""
-        kind = "several labels an image" if self.multi_label else "one label an image"
-        without = "a number an image" if self.numbers else "no labels"
+        kind = "several labels per image" if self.multi_label else "one label per image"
+        without = "a number per image" if self.numbers else "no labels"
         said = f"{len(self.classes):,} classes, {kind} ({_shown(self.classes)})" if self.counts else without
         lines = [f"{self.name}: {said}"]
         if self.mask_classes:
@@ -130,11 +130,11 @@ def _scan(split: Split, indices: Sequence[int]) -> list[Unreadable]:
 
 
 def _each(counts: Sequence[int] | None) -> str:
-    """How many images a class has."""
+    """How many images per class has."""
     if counts is None:
         return ""
     least, most = min(counts, default=0), max(counts, default=0)
-    return f", {least:,} a class" if least == most else f", {least:,} to {most:,} a class"
+    return f", {least:,} per class" if least == most else f", {least:,} to {most:,} per class"
 
 
 def _shown(classes: Sequence[str]) -> str:

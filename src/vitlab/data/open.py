@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 
 from vitlab.core.errors import DataError, UnknownNameError, near_matches
-from vitlab.core.registry import IN_A_FILE, Registry, is_in_a_file
+from vitlab.core.registry import FILE_REFERENCE, Registry, is_file_reference
 from vitlab.data.contract import Array, DataSet
 from vitlab.data.description import Description, Unreadable, describe, scan
 from vitlab.data.sources import arranged, folder, hub, shards
@@ -22,24 +22,24 @@ __all__ = ["SOURCES", "Description", "Unreadable", "describe", "hold_out", "name
 
 # The more particular come first: the image folder takes any folder.
 MODULES = (
-    "cifar",
-    "idx",
-    "svhn",
-    "stl10",
-    "flowers",
-    "pets",
-    "dtd",
-    "food",
-    "eurosat",
-    "caltech",
-    "imagenet",
+    "published.cifar",
+    "published.idx",
+    "published.svhn",
+    "published.stl10",
+    "published.flowers",
+    "published.pets",
+    "published.dtd",
+    "published.food",
+    "published.eurosat",
+    "published.caltech",
+    "published.imagenet",
     "digits",
     "masks",
     "hub",
     "shards",
     "arrays",
     "table",
-    "vtab",
+    "published.vtab",
     "folder",
 )
 SOURCES = Registry(Source, "data set", "vitlab.data.sources", "SOURCE", MODULES, group="vitlab.sources")
@@ -97,7 +97,7 @@ def _find(data: str | os.PathLike[str]) -> DataSet:
             return hub.read_hub(text)
         if text.startswith(arranged.PREFIX):
             return arranged.read_arranged(text, _find)
-        if is_in_a_file(text):
+        if is_file_reference(text):
             return _in_a_file(text)
         if re.match(r"(pipe:|[a-z0-9]+://)", text):
             raise DataError(f"'{text}' is not on this machine: copy it here first, then give its path.")
@@ -109,7 +109,7 @@ def _find(data: str | os.PathLike[str]) -> DataSet:
 
 def _in_a_file(name: str) -> DataSet:
     """The set of a source in a file of one's own, which reads from the folder of that file, or needs no path."""
-    source, match = SOURCES.find(name), IN_A_FILE.fullmatch(name)
+    source, match = SOURCES.find(name), FILE_REFERENCE.fullmatch(name)
     assert match is not None
     takes_path = bool(inspect.signature(source.read).parameters)
     dataset = source.read(Path(match["file"]).expanduser().absolute().parent) if takes_path else source.read()
@@ -119,7 +119,7 @@ def _in_a_file(name: str) -> DataSet:
 
 
 def _by_path(path: Path) -> DataSet:
-    if not os.path.exists(path) and not ("{" in path.name and _recognises(shards.SOURCE, path)):  # noqa: PTH110
+    if not os.path.exists(path) and not ("{" in path.name and _recognizes(shards.SOURCE, path)):  # noqa: PTH110
         raise _nothing_there(path)
     try:
         source = next((published for published in _published() if published.recognises(path)), None) or _general(path)
@@ -148,7 +148,7 @@ def _general(path: Path) -> Source | None:
     return next(iter(found), None)
 
 
-def _recognises(source: Source, path: Path) -> bool:
+def _recognizes(source: Source, path: Path) -> bool:
     """Whether a source takes a path that nobody named, which may be closed to us."""
     try:
         return source.recognises(path)
@@ -166,7 +166,7 @@ def _by_name(source: Published) -> DataSet:
     looked = list(_places())
     for place in looked:
         for path in _candidates(source, place):
-            if _recognises(source, path):
+            if _recognizes(source, path):
                 return _said(source.read(path), source, path)
     for place in looked:  # the same set in another form, as an image folder say, in a folder of that name
         for path in _called(source, place):
@@ -227,7 +227,7 @@ def _inside(source: Published, path: Path, *, known: bool = True) -> Iterator[Pa
     """The folders of a published set that are inside a path; with `known`, those that it recognises."""
     here = f"{path.absolute().name}/"  # MNIST/raw is inside MNIST too
     for name in dict.fromkeys((*source.folders, *(name.removeprefix(here) for name in source.folders))):
-        if os.path.isdir(path / name) and (not known or _recognises(source, path / name)):  # noqa: PTH112  never raises
+        if os.path.isdir(path / name) and (not known or _recognizes(source, path / name)):  # noqa: PTH112  never raises
             yield path / name
 
 

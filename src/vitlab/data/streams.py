@@ -8,7 +8,7 @@ from vitlab.core.errors import ConfigError
 from vitlab.core.random import key
 from vitlab.data.augmentation import Augmentation, check_pairs
 from vitlab.data.contract import Split, Target
-from vitlab.data.order import Order, share
+from vitlab.data.loading.order import Order, share
 from vitlab.data.targets import wanted_targets
 
 

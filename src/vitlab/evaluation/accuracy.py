@@ -11,7 +11,7 @@ from torch import Tensor
 
 from vitlab.evaluation.calibration import Calibration
 from vitlab.evaluation.contract import EvaluationError, Metric, Outcome
-from vitlab.evaluation.examples import Z95, share, wilson
+from vitlab.evaluation.labeled_features import Z95, share, wilson
 
 TOP = 5
 WHOLE_CONFUSION = 200  # classes up to which the whole matrix is written, and not its largest entries alone
@@ -113,7 +113,8 @@ class Accuracy:
         recalls = self.right[present].double() / self.counts[present]
         per_class = self.right.double() / self.counts  # NaN where there is no image
         metrics = {"top-1": share(right, num)}
-        metrics[f"top-{self.top}"] = share(int(self.right_top.sum()), num)
+        if self.num_classes > self.top:  # else all classes are among them
+            metrics[f"top-{self.top}"] = share(int(self.right_top.sum()), num)
         metrics["balanced accuracy"] = Metric(
             value=float(recalls.mean()),
             count=num,

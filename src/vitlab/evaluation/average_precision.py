@@ -1,4 +1,4 @@
-"""Several labels an image: the mean over classes of the average precision."""
+"""Several labels per image: the mean over classes of the average precision."""
 
 from collections.abc import Sequence
 from typing import final
@@ -7,7 +7,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from vitlab.evaluation.contract import EvaluationError, Metric, Outcome
-from vitlab.evaluation.examples import Z95, Array
+from vitlab.evaluation.labeled_features import Z95, Array
 
 RESAMPLES, RESAMPLED = 200, 2e7  # draws of the images for the spread of the mean, and scores in all
 FEWEST_RESAMPLES = 20
@@ -63,7 +63,7 @@ class MultiLabelAccuracy:
         if not np.isfinite(x).all():
             raise EvaluationError("The model's outputs are not finite: its weights or its preprocessing are broken.")
         if not np.isin(y, (0, 1)).all():
-            raise EvaluationError("The labels of a set with several labels an image must be 0 or 1.")
+            raise EvaluationError("The labels of a set with several labels per image must be 0 or 1.")
         self._scores.append(x.astype(np.float32 if x.dtype.itemsize <= 4 else np.float64))
         self._labels.append(y.astype(np.uint8))
 

@@ -7,7 +7,7 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from vitlab.evaluation.examples import Z95
+from vitlab.evaluation.labeled_features import Z95
 
 DRAWS = 1000  # of the images, for the spread of the error
 

@@ -43,6 +43,7 @@ class Subject:
     fingerprint: str | None = None
     labels: tuple[str, ...] | None = None
     dense: bool = False  # it answers for each pixel, so that it has no logits of the image
+    task: str = "classification"  # what it was trained for
     device: "torch.device" = field(default_factory=_cpu)
 
 
@@ -80,7 +81,7 @@ class Result:
     model: str
     data: str
     metrics: Mapping[str, Metric]
-    counts: Mapping[str, int] = field(default_factory=dict)  # images a split
+    counts: Mapping[str, int] = field(default_factory=dict)  # images per split
     seeds: tuple[int, ...] = ()
     settings: Mapping[str, Any] = field(default_factory=dict)  # resolution, shots, the recipe, ...
     selected: Mapping[str, Any] = field(default_factory=dict)  # each choice: {"value": ..., "on": split, "scores": ...}

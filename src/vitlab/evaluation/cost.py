@@ -6,7 +6,6 @@ paper counts its exaFLOPs.
 """
 
 import copy
-import json
 import statistics
 import sys
 import time
@@ -19,10 +18,13 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from vitlab.core.record import read_json
-from vitlab.evaluation.contract import EvaluationError, Metric, Subject
+from vitlab.core.config import to_dict
+from vitlab.core.record import environment, read_json, read_metrics
+from vitlab.data.jpeg import decoder_name
+from vitlab.evaluation.contract import EvaluationError, Metric, Result, Subject
+from vitlab.evaluation.protocols.cost import CostOptions
 from vitlab.models.contract import Model
-from vitlab.models.cost import count_flops, count_parameters
+from vitlab.models.counts import count_flops, count_parameters
 
 TRAINING_FACTOR = 3
 DAY = 24 * 3600
@@ -32,7 +34,7 @@ MAX_BATCH = 2**15  # attention kernels take no batch above 65,535
 
 @dataclass(frozen=True)
 class Speed:
-    """Images a second: the median of several timed parts, and their standard deviation."""
+    """Images per second: the median of several timed parts, and their standard deviation."""
 
     value: float
     spread: float
@@ -63,11 +65,11 @@ def exaflops(flops: float, images: float) -> float:
     return TRAINING_FACTOR * flops * images / 1e18
 
 
-def device_days(images: float, images_a_second: float) -> float:
+def device_days(images: float, images_per_second: float) -> float:
     """How long one device takes for so many images; several share the days, not the device-days."""
-    if not images_a_second > 0:
-        raise EvaluationError(f"A speed must be positive, not {images_a_second} images a second.")
-    return images / images_a_second / DAY
+    if not images_per_second > 0:
+        raise EvaluationError(f"A speed must be positive, not {images_per_second} images per second.")
+    return images / images_per_second / DAY
 
 
 def spent(folder: Path, *, devices: int | None = None) -> Spent:
@@ -86,15 +88,15 @@ def spent(folder: Path, *, devices: int | None = None) -> Spent:
         raise EvaluationError(f"{folder} is not a run's folder: it has neither result.json nor metrics.jsonl.")
     batch_size = int(read_json(folder / "recipe.json")["batch_size"])
     step, seconds = 0, 0.0
-    for line in _json_lines(folder / "metrics.jsonl"):
-        if line.get("seconds a step") is not None:
-            seconds += (line["step"] - step) * line["seconds a step"]
+    for line in read_metrics(folder / "metrics.jsonl"):
+        if line.get("seconds per step") is not None:
+            seconds += (line["step"] - step) * line["seconds per step"]
             step = line["step"]
     return Spent(step * batch_size, seconds, devices)
 
 
 def inference_speed(subject: Subject, batch_size: int | None, *, seconds: float = 2.0, parts: int = 5) -> Speed:
-    """Images a second through the subject, from a batch on its device to its outputs.
+    """Images per second through the subject, from a batch on its device to its outputs.
 
     Without a batch size, the largest power of two up to 64 that can be timed in so many seconds.
     """
@@ -116,7 +118,7 @@ def training_speed(
     seconds: float = 2.0,
     parts: int = 5,
 ) -> Speed:
-    """Images a second forward and backward, with a cross-entropy at the end and no optimiser; sizes as above."""
+    """Images per second forward and backward, with a cross-entropy at the end and no optimizer; sizes as above."""
     sizes = _sizes(batch_size, 2)  # some models' batch norms cannot be trained on one image
     trained = copy.deepcopy(model)  # gradients and running statistics are not the model's
     return _timed(lambda size: _training_step(trained, size, device, bf16=bf16), sizes, device, seconds, parts)
@@ -188,12 +190,12 @@ def cost_metrics(
     run_flops: float | None = None,
 ) -> dict[str, Metric]:
     """Figures of cost as metrics, those that are known."""
-    found = {"GFLOPs an image": _number(flops / 1e9), "parameters (M)": _number(parameters / 1e6)}
+    found = {"GFLOPs per image": _number(flops / 1e9), "parameters (M)": _number(parameters / 1e6)}
     if speed is not None:
-        found["images a second"] = _speed(speed)
+        found["images per second"] = _speed(speed)
         found[f"peak memory (MB) at batch {speed.batch_size}"] = _number(memory / 2**20)
     if training is not None:
-        found["images a second, training"] = _speed(training)
+        found["images per second, training"] = _speed(training)
     if largest is not None:
         found["largest batch"] = _number(largest)
     if images is not None:
@@ -268,13 +270,70 @@ def _speed(speed: Speed) -> Metric:
     return Metric(value=speed.value, count=speed.parts, spread=speed.spread, spread_of=of, unit="number")
 
 
-def _json_lines(path: Path) -> list[dict[str, Any]]:
-    """The whole lines of a file; one that a crash cut short is left out."""
-    lines = path.read_text(encoding="utf-8").splitlines()
-    found: list[dict[str, Any]] = []
-    for line in lines:
-        try:
-            found.append(json.loads(line))
-        except ValueError:
-            continue
-    return found
+def measure_cost(
+    model: Model,
+    subject: Subject | None,
+    options: CostOptions,
+    *,
+    name: str,
+    batch_size: int | None = None,
+    bf16: bool = False,
+    images: float | None = None,
+    run: Spent | None = None,
+    run_flops: float | None = None,
+) -> Result:
+    """Without a subject only what is counted; `images` is what training will see, `run` what a run used.
+
+    Without a batch size speeds are of the largest that `options.seconds` suffice for, 64 images at most. `run_flops`
+    are an image's in that run, where the model is measured at another resolution.
+    """
+    start = time.perf_counter()
+    counted = model_cost(model)
+    cost, found = dict(counted), {}
+    speed = training = None
+    if subject is not None:
+        device = subject.device
+        reset_memory(device)
+        speed = inference_speed(subject, batch_size, seconds=options.seconds)
+        found["memory"] = peak_memory(device)
+        if device.type == "cuda":
+            found["largest"] = largest_batch(batch_fits(model, device, training=False, bf16=bf16))
+        if images is not None:
+            training = training_speed(model, batch_size, device=device, bf16=bf16, seconds=options.seconds)
+            cost["device_days"] = device_days(images, training.value)
+    if images is not None:
+        cost["exaflops"] = exaflops(counted["flops"], images)
+    if run is not None:
+        cost |= {"exaflops": exaflops(run_flops or counted["flops"], run.images), "device_days": run.device_days}
+    return Result(
+        protocol="cost",
+        model=name,
+        data="",
+        metrics=cost_metrics(
+            **counted, **found, speed=speed, images=images, training=training, run=run, run_flops=run_flops
+        ),
+        counts={} if run is None else {"images seen in training": run.images},
+        settings={
+            "resolution": list(model.config.image_size),
+            "batch_size": None if speed is None else speed.batch_size,
+            **({} if training is None else {"training_batch_size": training.batch_size}),
+            "precision": "bf16" if bf16 else "float32",
+            "device": _device_name(subject),
+            "flops": "2 a multiply-add, matrix products and attention, one image forward; training 3 times that",
+            **_given(options, images),
+        },
+        cost=cost,
+        seconds=time.perf_counter() - start,
+        environment=environment(decoder_name()),
+    )
+
+
+def _given(options: CostOptions, images: float | None) -> dict[str, Any]:
+    chosen = {key: value for key, value in to_dict(options).items() if value is not None}
+    return chosen if images is None else {**chosen, "images": images}
+
+
+def _device_name(subject: Subject | None) -> str | None:
+    if subject is None:
+        return None
+    return torch.cuda.get_device_name(subject.device) if subject.device.type == "cuda" else subject.device.type

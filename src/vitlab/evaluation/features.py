@@ -26,9 +26,9 @@ from vitlab.core.errors import Error
 from vitlab.core.files import atomic_file
 from vitlab.core.record import read_json, write_json
 from vitlab.data.contract import Array, Split
-from vitlab.data.loader import evaluation_batches
+from vitlab.data.loading.loader import evaluation_batches
 from vitlab.evaluation.contract import EvaluationError, Subject
-from vitlab.evaluation.examples import Progress
+from vitlab.evaluation.labeled_features import Progress
 
 log = logging.getLogger("vitlab")
 
@@ -54,7 +54,7 @@ class Reading:
     """How images are read and where features are kept."""
 
     batch_size: int = 64
-    workers: int | None = None  # decoding processes; None: one a core, none where there is little to decode
+    workers: int | None = None  # decoding processes; None: one per core, none where there is little to decode
     max_damaged: float = 0.01  # the fraction of images that may be unreadable; they are left out
     cache: Path | None = None  # None: nothing is kept
     share: Share = Share()
@@ -121,11 +121,11 @@ def outputs(
     done = 0
     with contextlib.closing(batches):  # pyright: ignore[reportArgumentType]  a generator
         for batch in batches:
-            images = subject.preprocess.normalise(batch.images.to(device, non_blocking=on_gpu))
+            images = subject.preprocess.normalize(batch.images.to(device, non_blocking=on_gpu))
             values = function(images).float()
             if values.ndim != 2 or len(values) != len(images):
                 raise EvaluationError(
-                    f"{subject.name} gave an array of shape {tuple(values.shape)} for {len(images)} images: one row an"
+                    f"{subject.name} gave an array of shape {tuple(values.shape)} for {len(images)} images: one row per"
                     " image was expected."
                 )
             gathered = torch.cat(share.gather(values.contiguous())).cpu()

@@ -18,7 +18,7 @@ from numpy.typing import ArrayLike
 from torch import Tensor
 
 from vitlab.evaluation.contract import EvaluationError, Metric, Outcome
-from vitlab.evaluation.examples import Array, Examples, Progress, Rows, count_classes, moments
+from vitlab.evaluation.labeled_features import Array, Examples, Progress, Rows, count_classes, moments
 
 SHOTS, SEEDS, L2 = (1, 5, 10, 25), (0, 1, 2), 2.0**10
 SWEEP = tuple(2.0**i for i in range(-10, 20))
@@ -90,7 +90,7 @@ def fewshot(
     train, test, num = _checked(train_x, train_y, test_x, test_y, shots, seeds, l2s, num_classes)
     accuracies = _accuracies(train, test, num, shots, seeds, l2s, device, progress)
     chosen = {k: best_l2(accuracies[:, i]) for i, k in enumerate(shots)}
-    order = sorted(range(len(shots)), key=lambda i: shots[i] != 5)  # tables show 5 shots, as the paper's do
+    order = sorted(range(len(shots)), key=lambda i: shots[i])
     metrics = {f"{shots[i]}-shot": _metric(accuracies[:, i, chosen[shots[i]]], len(test)) for i in order}
     selected = {
         f"l2 for {k} shots": {

@@ -16,7 +16,7 @@ from numpy.typing import ArrayLike
 from torch import Tensor
 
 from vitlab.evaluation.contract import EvaluationError, Outcome
-from vitlab.evaluation.examples import Array, Examples, Progress, Rows, count_classes, held_out, share
+from vitlab.evaluation.labeled_features import Array, Examples, Progress, Rows, count_classes, held_out, share
 
 Weights: TypeAlias = Literal["similarity", "uniform", "distance"]
 

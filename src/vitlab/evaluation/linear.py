@@ -11,8 +11,8 @@ from torch import Tensor
 
 from vitlab.evaluation.accuracy import Accuracy
 from vitlab.evaluation.contract import EvaluationError, Outcome
-from vitlab.evaluation.examples import Examples, Progress, Rows, count_classes, held_out, moments
-from vitlab.evaluation.logistic import MOMENTUM, Fit, Probe, Standardised, fit
+from vitlab.evaluation.labeled_features import Examples, Progress, Rows, count_classes, held_out, moments
+from vitlab.evaluation.logistic import MOMENTUM, Fit, Probe, Standardized, fit
 
 L2S = tuple(10.0**i for i in range(-6, 2))
 
@@ -60,10 +60,10 @@ def linear(
         start, scores = fits[chosen].fit, {str(l2): fits[l2].accuracy for l2 in l2s}
         selected["l2"] = {"value": chosen, "on": on, "scores": scores}
     mean, std = _moments(everything, device)
-    fitted = fit(Standardised(everything, num, mean, std, device), chosen, probe, start)
+    fitted = fit(Standardized(everything, num, mean, std, device), chosen, probe, start)
     if progress is not None:
         progress(len(l2s) + 1, len(l2s) + 1)
-    measured = evaluate(fitted, Standardised([test], num, mean, std, device)).outcome(classes)
+    measured = evaluate(fitted, Standardized([test], num, mean, std, device)).outcome(classes)
     counts = {part.split: len(part) for part in (*everything, test)}
     return Outcome(
         metrics=measured.metrics,
@@ -78,7 +78,7 @@ def linear(
     )
 
 
-def evaluate(fitted: Fit, data: Standardised) -> Accuracy:
+def evaluate(fitted: Fit, data: Standardized) -> Accuracy:
     """The probe's accuracy on features that were standardised as those it was fitted to."""
     accuracy = Accuracy(data.num_classes)
     for x, labels in data.blocks():
@@ -104,8 +104,8 @@ def _choose(
     progress: Progress | None,
 ) -> dict[float, "Tried"]:
     mean, std = moments(train, device)
-    data = Standardised([train], num_classes, mean, std, device)
-    held = Standardised([val], num_classes, mean, std, device)
+    data = Standardized([train], num_classes, mean, std, device)
+    held = Standardized([val], num_classes, mean, std, device)
     found: Fit | None = None
     tried: dict[float, Tried] = {}
     for l2 in sorted(l2s, reverse=True):  # from the smallest weights to the largest: each fit is the next one's start

@@ -19,7 +19,7 @@ from torch import Tensor
 
 from vitlab.core.random import key, permutation
 from vitlab.evaluation.contract import EvaluationError
-from vitlab.evaluation.examples import Array, Examples, Rows
+from vitlab.evaluation.labeled_features import Array, Examples, Rows
 
 Solver: TypeAlias = Literal["lbfgs", "sgd"]
 
@@ -59,7 +59,7 @@ class Fit:
 
 
 @final
-class Standardised:
+class Standardized:
     """The features of some examples by given moments, in blocks; a feature that never changes becomes 0."""
 
     def __init__(
@@ -104,25 +104,25 @@ class Standardised:
         for part in self.parts if self._kept is None else ():
             inside = rows[(rows >= start) & (rows < start + len(part))] - start
             blocks = part.take(inside.numpy()).blocks(self.dtype, device=self.device)
-            found += [self._standardise(x) for _, x in blocks]
+            found += [self._standardize(x) for _, x in blocks]
             start += len(part)
         return torch.cat(found), self.labels[rows.to(self.device)]
 
     def _read(self) -> Iterator[Tensor]:
         for part in self.parts:
             for _, x in part.blocks(self.dtype, width=self.num_classes, device=self.device):
-                yield self._standardise(x)
+                yield self._standardize(x)
 
-    def _standardise(self, x: Tensor) -> Tensor:
+    def _standardize(self, x: Tensor) -> Tensor:
         return x.sub_(self.mean).div_(self.scale)
 
 
-def fit(data: Standardised, l2: float, probe: Probe, start: Fit | None = None) -> Fit:
+def fit(data: Standardized, l2: float, probe: Probe, start: Fit | None = None) -> Fit:
     """The probe's weights for one l2; L-BFGS needs fewer steps from the fit for a near l2, if given."""
     return _lbfgs(data, l2, probe, start) if probe.solver == "lbfgs" else _sgd(data, l2, probe)
 
 
-def _lbfgs(data: Standardised, l2: float, probe: Probe, start: Fit | None) -> Fit:
+def _lbfgs(data: Standardized, l2: float, probe: Probe, start: Fit | None) -> Fit:
     shape = (data.width + 1, data.num_classes)  # the last row is the bias
 
     def loss_and_gradient(flat: Array) -> tuple[float, Array]:
@@ -152,7 +152,7 @@ def _lbfgs(data: Standardised, l2: float, probe: Probe, start: Fit | None) -> Fi
     return Fit(both[:-1], both[-1], float(end.fun), int(end.nit), converged)
 
 
-def _sgd(data: Standardised, l2: float, probe: Probe) -> Fit:
+def _sgd(data: Standardized, l2: float, probe: Probe) -> Fit:
     """Nesterov momentum with a cosine to 0, from a rate of one over the curvature."""
     weights = torch.zeros(data.width + 1, data.num_classes, dtype=data.mean.dtype, device=data.device)
     velocity = torch.zeros_like(weights)
@@ -183,7 +183,7 @@ def _errors(log_probabilities: Float[Tensor, "b k"], labels: Int[Tensor, "b"]) -
     return errors
 
 
-def _curvature(data: Standardised, seed: int, rounds: int = 20) -> float:
+def _curvature(data: Standardized, seed: int, rounds: int = 20) -> float:
     """The largest eigenvalue of the features' second moments, of a few thousand rows; the loss curves half as much."""
     x, _ = data.gather(permutation(key(seed, "curvature"), len(data))[:4096])
     vector, value = torch.ones(data.width, dtype=x.dtype, device=x.device), 0.0

@@ -40,7 +40,7 @@ class Measurement:
         """What cannot be learned from is refused before anything is computed."""
         dataset = self.dataset
         if dataset.multi_label:
-            raise EvaluationError(f"{dataset.name} has several labels an image: measure it with accuracy (mAP).")
+            raise EvaluationError(f"{dataset.name} has several labels per image: measure it with accuracy (mAP).")
         if "train" not in dataset.splits:
             raise EvaluationError(f"{dataset.name} has no train part to learn from: it has {self.split} only.")
         if self.split == "train":

@@ -20,10 +20,10 @@ from torch import Tensor
 from vitlab.data.contract import DataSet, Images
 from vitlab.data.open import open_data
 from vitlab.data.sources.files import Files, list_folders, list_images
-from vitlab.data.sources.imagenet import KAGGLE
+from vitlab.data.sources.published.imagenet import KAGGLE
 from vitlab.data.sources.source import SPLIT_WORDS, make
 from vitlab.evaluation.contract import EvaluationError, Outcome
-from vitlab.evaluation.examples import share, wilson
+from vitlab.evaluation.labeled_features import share, wilson
 
 NUM_CLASSES = 1000
 NAME = re.compile(r"(?<![a-z0-9])val_([0-9]{8})(?![0-9])", re.IGNORECASE)  # with or without 'ILSVRC2012_' before it

@@ -26,8 +26,8 @@ from vitlab.evaluation.subject import Precision, lent, subject_of
 from vitlab.evaluation.testtime import TestTime, averaged
 from vitlab.models.contract import Model
 from vitlab.models.create import as_size, create, empty_model, family_of
-from vitlab.models.timm_build import PREFIX
-from vitlab.models.zoo import ZOO, find_row
+from vitlab.models.timm.build import PREFIX
+from vitlab.models.zoo.rows import ZOO, find_row
 from vitlab.weights.load import load
 
 BATCH_SIZE = 64  # images that go through a model at once where nothing else is asked for

@@ -63,7 +63,7 @@ def subject_of(
         device=device,
         precision=precision,
     )
-    return dataclasses.replace(found, dense=model.is_dense)
+    return dataclasses.replace(found, dense=model.is_dense, task=model.task)
 
 
 def subject_from(
@@ -148,6 +148,12 @@ def for_classes(subject: Subject, classes: Sequence[str], *, otherwise: str = FE
                 subject.name, subject.labels[0], classes[0],
             )  # fmt: skip
         return subject, "by number"
+    if subject.task != "classification":
+        outputs = "one number" if known == 1 else f"{known} numbers"
+        raise EvaluationError(
+            f"{subject.name} gives {outputs} per image and tells no classes apart, since it is for {subject.task}:"
+            f" measure it by its own task (`vitlab evaluate score`), {advice}."
+        )
     missing = "" if subject.labels is None else _missing(subject.labels, classes)
     raise EvaluationError(f"{subject.name} tells {known} classes and the data has {len(classes)}{missing}: {advice}.")
 

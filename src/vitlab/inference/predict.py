@@ -114,7 +114,7 @@ def _answer(task: Task, model: Model, waiting: list[tuple[int, Pixels]], answers
         return
     weight = next(model.parameters())
     pixels = torch.from_numpy(np.stack([pixels for _, pixels in waiting])).to(weight.device).permute(0, 3, 1, 2)
-    outputs = model(model.preprocess.normalise(pixels).to(weight.dtype))
+    outputs = model(model.preprocess.normalize(pixels).to(weight.dtype))
     if not outputs.isfinite().all():
         raise Error("The model's output is not finite: its weights are damaged.")
     for (place, _), answer in zip(waiting, task.answers(model, outputs, top), strict=True):

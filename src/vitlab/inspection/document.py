@@ -1,5 +1,6 @@
 """An HTML page that refers to nothing outside it: the frame, the style and the figures that pages share."""
 
+import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 from html import escape
@@ -29,6 +30,9 @@ p { margin: .4rem 0; max-width: 42rem; }
 figure { margin: 1rem 0; }
 figcaption { font-size: .9rem; margin-top: .4rem; max-width: 42rem; }
 .scrolled { overflow-x: auto; }
+.wide { container-type: inline-size; }
+.sideways { margin: 0; overflow: hidden; font-size: .85rem; color: var(--faint); }
+@media print { .sideways { display: none; } }
 svg { display: block; width: 100%; height: auto; }
 svg text { font-family: system-ui, sans-serif !important; }
 @media print {
@@ -50,6 +54,12 @@ def document(title: str, parts: Iterable[str], style: str = "") -> str:
 
 
 def panel_markup(panel: Panel) -> str:
-    """A panel as a <figure>."""
-    scrolled = f'<div class="scrolled" tabindex="0">\n{panel.svg}\n</div>'  # a wide one moves sideways on a phone
-    return f"<figure>\n{scrolled}\n<figcaption>{escape(panel.caption)}</figcaption>\n</figure>"
+    """A panel as a <figure>; on a screen that is narrower than it can be drawn, it moves sideways and says so."""
+    least = re.search(r"min-width:(\d+)px", panel.svg)
+    hint = ""
+    if least is not None:  # as high as a line where there is less room than that, else of no height
+        height = f"max-height:clamp(0px, ({least[1]}px - 100cqi) * 999, 1.6rem)"
+        hint = f'<p class="sideways" style="{height}" aria-hidden="true">Move it sideways for the rest ⟷</p>\n'
+    scrolled = f'<div class="scrolled" tabindex="0">\n{panel.svg}\n</div>'
+    caption = f"<figcaption>{escape(panel.caption)}</figcaption>"
+    return f'<figure class="wide">\n{hint}{scrolled}\n{caption}\n</figure>'

@@ -66,19 +66,19 @@ def positions_figure(similarity: Array) -> Figure:
         axis.set_ticks(numbers * (size + gap) + (size - 1) / 2, [str(number + 1) for number in numbers])
     axes.tick_params(length=0)
     axes.spines[:].set_visible(False)
-    _colour_bar(figure, drawn, axes, "how alike (cosine)")
+    _color_bar(figure, drawn, axes, "how alike (cosine)")
     return figure
 
 
 @mpl.rc_context(STYLE)
 def distance_figure(distance: Mapping[int, Array], equal: float | None = None) -> Figure:
-    """Mean attention distance by depth, a dot a head, as the paper plots it; `equal` is that of equal attention."""
+    """Mean attention distance by depth, a dot per head, as the paper plots it; `equal` is that of equal attention."""
     return _by_depth(distance, "mean attention distance (pixels)", equal, "equal attention to all patches")
 
 
 @mpl.rc_context(STYLE)
 def entropy_figure(entropy: Mapping[int, Array], equal: float | None = None) -> Figure:
-    """Attention entropy by depth, a dot a head; `equal` is that of equal attention."""
+    """Attention entropy by depth, a dot per head; `equal` is that of equal attention."""
     return _by_depth(entropy, "attention entropy (bits)", equal, "equal attention to all tokens")
 
 
@@ -100,7 +100,7 @@ def rollout_figure(pixels: Array, maps: Mapping[str, Array]) -> Figure:
 
 @mpl.rc_context(STYLE)
 def heads_figure(pixels: Array, heads: Mapping[int, Array]) -> Figure:
-    """A column a layer, a row a head: the map [heads, rows, columns] of each over the picture, each to its own most."""
+    """A column per layer, a row per head: each map [heads, rows, columns] over the picture, to its own most."""
     rows, columns = max(len(maps) for maps in heads.values()), len(heads)
     side = max(8, min(56, 1200 // max(rows, columns)))
     scale = side / max(pixels.shape[:2])
@@ -140,15 +140,15 @@ def similarity_figure(similarity: Array, other: str | None = None) -> Figure:
         axis.set_major_locator(MaxNLocator(integer=True, nbins=13))
     axes.tick_params(length=0)
     axes.spines[:].set_visible(False)
-    _colour_bar(figure, drawn, axes, "how alike (CKA)")
+    _color_bar(figure, drawn, axes, "how alike (CKA)")
     return figure
 
 
 def heated(pixels: Array, values: Array, low: float | None = None) -> Array:
     """A picture [H, W, 3] in grey under the colours of a map, which run from its least value, or `low`, to its most."""
-    grey = np.asarray(Image.fromarray(pixels).convert("L"), dtype=np.float64)[..., None]
-    colours = mpl.colormaps[HEAT](_enlarged(_unit(values, low), (pixels.shape[0], pixels.shape[1])))[..., :3]
-    return np.rint(0.35 * grey + 0.65 * 255 * colours).astype(np.uint8)
+    gray = np.asarray(Image.fromarray(pixels).convert("L"), dtype=np.float64)[..., None]
+    colors = mpl.colormaps[HEAT](_enlarged(_unit(values, low), (pixels.shape[0], pixels.shape[1])))[..., :3]
+    return np.rint(0.35 * gray + 0.65 * 255 * colors).astype(np.uint8)
 
 
 def _figure(width: float, height: float) -> Figure:
@@ -202,7 +202,7 @@ def _bare(axes: Axes) -> None:
     axes.spines[:].set_visible(False)
 
 
-def _colour_bar(figure: Figure, drawn: AxesImage, axes: Axes, label: str) -> None:
+def _color_bar(figure: Figure, drawn: AxesImage, axes: Axes, label: str) -> None:
     bar = figure.colorbar(drawn, ax=axes, shrink=0.8, aspect=26, pad=0.02)
     bar.set_label(label)
     bar.outline.set_visible(False)

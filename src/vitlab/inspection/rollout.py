@@ -23,7 +23,7 @@ class Rollout:
     """A running product: layers are added from the first to the last, and none is kept."""
 
     def __init__(self) -> None:
-        self.flow: Tensor | None = None  # [B, N, N], an output token a row
+        self.flow: Tensor | None = None  # [B, N, N], an output token per row
 
     def add(self, attention: Values) -> None:
         """One layer's attention [B, heads, N, N]."""
@@ -46,7 +46,7 @@ class Rollout:
 
 
 def attention_rollout(attentions: Values | Iterable[Values]) -> Float[Tensor, "b n n"]:
-    """From [layers, B, heads, N, N], or one [B, heads, N, N] at a time, to [B, N, N], an output token a row."""
+    """From [layers, B, heads, N, N], or one [B, heads, N, N] at a time, to [B, N, N], an output token per row."""
     rollout = Rollout()
     for attention in attentions:
         rollout.add(attention)

@@ -22,7 +22,7 @@ FEWEST = 4  # rows that the unbiased estimate needs
 
 def linear_cka(x: Values, y: Values) -> float:
     """CKA of two sets of features [n, p] and [n, q] of the same n examples, all at once."""
-    x, y = _centred(x), _centred(y)
+    x, y = _centered(x), _centered(y)
     if len(x) != len(y):
         raise Error(f"CKA compares features of the same examples, not of {len(x)} and {len(y)}.")
     both = (y.T @ x).square().sum()
@@ -77,7 +77,7 @@ def coarsest(layers: Sequence[Tokens]) -> tuple[int, int]:
     return min(tokens.grid[0] for tokens in layers), min(tokens.grid[1] for tokens in layers)
 
 
-def _centred(features: Values) -> Tensor:
+def _centered(features: Values) -> Tensor:
     values = torch.as_tensor(features).detach().double()
     if values.ndim != 2:
         raise Error(f"CKA takes features [n, p], not {tuple(values.shape)}.")
@@ -86,7 +86,7 @@ def _centred(features: Values) -> Tensor:
 
 def _grams(layers: Sequence[Values]) -> Float[Tensor, "l n n"]:
     """Inner products between examples, the diagonal zero; centred before, which changes nothing but the rounding."""
-    centred = [_centred(layer) for layer in layers]
+    centred = [_centered(layer) for layer in layers]
     if len({len(layer) for layer in centred}) != 1:
         raise Error("CKA compares features of the same examples in every layer.")
     if len(centred[0]) < FEWEST:

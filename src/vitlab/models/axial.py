@@ -22,7 +22,7 @@ from vitlab.models.family import Family
 from vitlab.models.folding import Reader, Weights
 from vitlab.models.positions import Grid, RelativePositions
 from vitlab.models.vit import Attention, Block, Pool, ViT, ViTConfig
-from vitlab.models.zoo_attention import AXIAL_ROWS
+from vitlab.models.zoo.attention import AXIAL_ROWS
 
 Axis: TypeAlias = Literal["rows", "columns"]
 

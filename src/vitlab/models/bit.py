@@ -1,6 +1,6 @@
 """Big Transfer's ResNets (arXiv 1912.11370): pre-activation, group norm, standardised convolutions.
 
-big_vision's two kinds are fields: `activation='post'` is its V1. The feature map is the tokens: one a place.
+big_vision's two kinds are fields: `activation='post'` is its V1. The feature map is the tokens: one per place.
 """
 
 from dataclasses import dataclass
@@ -9,6 +9,7 @@ from typing import ClassVar, final
 from jaxtyping import Float
 from torch import Tensor, nn
 
+from vitlab.core.bounds import NonNegativeInt, PositiveInt
 from vitlab.core.errors import ConfigError
 from vitlab.core.preprocess import Preprocess
 from vitlab.models.contract import Taps
@@ -16,24 +17,20 @@ from vitlab.models.family import Family
 from vitlab.models.heads import HeadKind, build_head
 from vitlab.models.resnet import ResNetSpec, Root, build_units, initialize_resnet, norm_relu
 from vitlab.models.units import UnitNet
-from vitlab.models.zoo_resnets import BIT_ROWS
+from vitlab.models.zoo.resnets import BIT_ROWS
 
 
 @dataclass(frozen=True, kw_only=True)
 class BiTConfig(ResNetSpec):
     """The network's specification, the size of images, and classes."""
 
-    image_size: tuple[int, int] = (224, 224)  # height, width; the network takes any
-    num_classes: int = 1000  # 0: no head
+    image_size: tuple[PositiveInt, PositiveInt] = (224, 224)  # height, width; the network takes any
+    num_classes: NonNegativeInt = 1000  # 0: no head
     head: HeadKind = "pooled"  # patches: a dense one, on each place of the last map
     checkpoint_blocks: bool = False  # recompute each unit in the backward pass
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if min(self.image_size) < 1:
-            raise ConfigError(f"The image size must be positive, not {self.image_size}.")
-        if self.num_classes < 0:
-            raise ConfigError(f"num_classes must not be negative: {self.num_classes}.")
         if not self.layers:
             raise ConfigError("layers must name a stage or more, as in (3, 4, 6, 3).")
 

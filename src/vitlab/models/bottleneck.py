@@ -12,6 +12,8 @@ import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor, nn
 
+from vitlab.core.bounds import NonNegativeInt, PositiveInt
+from vitlab.core.config import check_bounds
 from vitlab.core.errors import ConfigError
 from vitlab.core.preprocess import Preprocess
 from vitlab.models.contract import Taps
@@ -25,24 +27,23 @@ from vitlab.models.units import UnitNet
 class BottleneckConfig:
     """Sizes; the defaults are ResNet-50's."""
 
-    image_size: tuple[int, int] = (224, 224)  # height, width; the network takes any
-    layers: tuple[int, ...] = (3, 4, 6, 3)  # units a stage; the map's sides are halved before each but the first
-    width: int = 64  # of the stem
-    channels: int = 3
-    num_classes: int = 1000  # 0: no head
+    image_size: tuple[PositiveInt, PositiveInt] = (224, 224)  # height, width; the network takes any
+    layers: tuple[PositiveInt, ...] = (
+        3,
+        4,
+        6,
+        3,
+    )  # units per stage; the sides are halved before each but the first
+    width: PositiveInt = 64  # of the stem
+    channels: PositiveInt = 3
+    num_classes: NonNegativeInt = 1000  # 0: no head
     head: HeadKind = "pooled"  # patches: a dense one, on each place of the last map
     checkpoint_blocks: bool = False  # recompute each unit in the backward pass
 
     def __post_init__(self) -> None:
-        for name in ("width", "channels"):
-            if getattr(self, name) < 1:
-                raise ConfigError(f"{name} must be at least 1, not {getattr(self, name)}.")
-        if not self.layers or any(count < 1 for count in self.layers):
-            raise ConfigError(f"layers must name a stage or more, each of a unit or more: {self.layers}.")
-        if min(self.image_size) < 1:
-            raise ConfigError(f"The image size must be positive, not {self.image_size}.")
-        if self.num_classes < 0:
-            raise ConfigError(f"num_classes must not be negative: {self.num_classes}.")
+        check_bounds(self)
+        if not self.layers:
+            raise ConfigError("layers must name a stage or more, as in (3, 4, 6, 3).")
 
     @property
     def units(self) -> list[UnitSpec]:

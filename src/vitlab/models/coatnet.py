@@ -16,6 +16,8 @@ from einops import rearrange
 from jaxtyping import Float
 from torch import Tensor, nn
 
+from vitlab.core.bounds import BelowOne, Fraction, NonNegativeInt, PositiveInt
+from vitlab.core.config import check_bounds
 from vitlab.core.errors import ConfigError
 from vitlab.core.preprocess import Preprocess
 from vitlab.models.contract import AttentionTap, Model, Taps, Tokens, need_all_places
@@ -25,7 +27,7 @@ from vitlab.models.positions import Grid
 from vitlab.models.relative import BiasRule, RelativeBias, RelativeMlp
 from vitlab.models.resnet import to_map, to_tokens
 from vitlab.models.stages import Pooling, channels_last, dropped, growing, normed, pooled, recomputed, scale_and_shift
-from vitlab.models.zoo_convolutional import COATNET_ROWS
+from vitlab.models.zoo.convolutional import COATNET_ROWS
 
 Kind: TypeAlias = Literal["conv", "attention"]
 Activation: TypeAlias = Literal["gelu", "silu"]
@@ -33,21 +35,24 @@ Activation: TypeAlias = Literal["gelu", "silu"]
 
 @dataclass(frozen=True, kw_only=True)
 class CoAtNetConfig:
-    """Sizes, one a stage, first; then what a checkpoint's origin decides; then what only training uses."""
+    """Sizes, one per stage, first; then what a checkpoint's origin decides; then what only training uses."""
 
-    image_size: tuple[int, int] = (224, 224)  # height, width; the network takes any, and resizes its biases
-    stem: tuple[int, int] = (64, 64)  # the widths of the stem's two convolutions
+    image_size: tuple[PositiveInt, PositiveInt] = (
+        224,
+        224,
+    )  # height, width; any size: biases are resized
+    stem: tuple[PositiveInt, PositiveInt] = (64, 64)  # the widths of the stem's two convolutions
     kinds: tuple[Kind, ...] = ("conv", "conv", "attention", "attention")
-    depths: tuple[int, ...] = (2, 3, 5, 2)
-    widths: tuple[int, ...] = (96, 192, 384, 768)
+    depths: tuple[PositiveInt, ...] = (2, 3, 5, 2)
+    widths: tuple[PositiveInt, ...] = (96, 192, 384, 768)
     strides: tuple[int, ...] = (2, 2, 2, 2)  # of a stage's first block
-    expansion: int = 4  # of the hidden width in a bottleneck, and in an MLP
-    head_width: int = 32
-    num_classes: int = 1000  # 0: no head
+    expansion: PositiveInt = 4  # of the hidden width in a bottleneck, and in an MLP
+    head_width: PositiveInt = 32
+    num_classes: NonNegativeInt = 1000  # 0: no head
     head: HeadKind = "pooled"  # patches: a dense one, on each place of the last map
-    channels: int = 3
+    channels: PositiveInt = 3
 
-    representation: int | None = None  # a hidden layer with tanh before the classifier
+    representation: PositiveInt | None = None  # a hidden layer with tanh before the classifier
     norm_pooled: bool = True  # the final norm after the mean over places instead of before it
     widens: Literal["first", "last"] = "first"  # which projection of a block goes to a wider stage's width
     conv_activation: Activation = "gelu"
@@ -56,22 +61,23 @@ class CoAtNetConfig:
     pooling: Pooling = "mean"  # of 2 x 2, or of 3 x 3
     conv_bias: bool = True  # in a bottleneck's last convolution and its shortcut's
     shortcut_bias: bool = True  # in an attention block's shortcut
-    squeeze: float = 1 / 16  # the width of squeeze-and-excitation, of the hidden width
+    squeeze: Fraction = 1 / 16  # the width of squeeze-and-excitation, of the hidden width
     squeeze_activation: Literal["silu", "relu"] = "silu"
     squeeze_early: bool = False  # before the norm that follows the depthwise convolution
     relative: Literal["bias", "mlp"] = "bias"
-    relative_hidden: int = 512  # of relative="mlp"
+    relative_hidden: PositiveInt = 512  # of relative="mlp"
     layer_scale: float | None = None  # its initial value, in attention blocks
     resize_rule: BiasRule = "bilinear"
     norm_eps: float = 1e-6
     batch_eps: float = 1e-5
 
-    dropout: float = 0.0
-    attention_dropout: float = 0.0
-    drop_path: float = 0.0  # stochastic depth: the last block's rate, growing linearly from 0
+    dropout: BelowOne = 0.0
+    attention_dropout: BelowOne = 0.0
+    drop_path: BelowOne = 0.0  # stochastic depth: the last block's rate, growing linearly from 0
     checkpoint_blocks: bool = False  # recompute each block in the backward pass
 
     def __post_init__(self) -> None:
+        check_bounds(self)
         if self.head == "patches":
             object.__setattr__(self, "representation", None)  # it reads no pooled features
         stages = len(self.widths)
@@ -80,21 +86,8 @@ class CoAtNetConfig:
         for name in ("kinds", "depths", "strides"):
             if len(getattr(self, name)) != stages:
                 raise ConfigError(f"{name} must have one entry for each of the {stages} widths.")
-        for name in ("image_size", "stem", "depths", "widths"):
-            if min(getattr(self, name)) < 1:
-                raise ConfigError(f"{name} must be positive, not {getattr(self, name)}.")
-        for name in ("expansion", "head_width", "channels", "relative_hidden"):
-            if getattr(self, name) < 1:
-                raise ConfigError(f"{name} must be at least 1, not {getattr(self, name)}.")
-        if self.num_classes < 0 or (self.representation is not None and self.representation < 1):
-            raise ConfigError("num_classes must not be negative, and representation positive or left out.")
         if not set(self.strides) <= {1, 2}:
             raise ConfigError(f"strides must be 1 or 2 each, not {self.strides}.")
-        if not 0 < self.squeeze <= 1:
-            raise ConfigError(f"squeeze is a fraction above 0 and at most 1, not {self.squeeze}.")
-        for name in ("dropout", "attention_dropout", "drop_path"):
-            if not 0 <= getattr(self, name) < 1:
-                raise ConfigError(f"{name} must be at least 0 and below 1, not {getattr(self, name)}.")
         for spec in self.blocks:
             if spec.kind == "attention" and spec.inner(self) % self.head_width:
                 raise ConfigError(

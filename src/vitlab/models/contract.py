@@ -145,7 +145,7 @@ class Model(nn.Module, ABC):
 
     @abstractmethod
     def pool(self, tokens: Tokens) -> Float[Tensor, "b d"]:
-        """Encoded tokens to one feature vector an image."""
+        """Encoded tokens to one feature vector per image."""
 
     def pooled(self, images: Float[Tensor, "b c h w"]) -> Float[Tensor, "b d"]:
         """The features that a head of one answer per image reads, by the quickest path."""

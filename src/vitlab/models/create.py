@@ -8,12 +8,13 @@ import torch
 from vitlab.core.config import from_dict, replace
 from vitlab.core.errors import ConfigError
 from vitlab.core.preprocess import Preprocess
-from vitlab.core.registry import is_in_a_file, permit
+from vitlab.core.registry import is_file_reference, permit
 from vitlab.models import FAMILIES
 from vitlab.models.contract import Model
 from vitlab.models.family import Family
-from vitlab.models.timm_build import TimmConfig, with_arguments
-from vitlab.models.zoo import find_row
+from vitlab.models.timm.build import TimmConfig, with_arguments
+from vitlab.models.vit import ViTConfig
+from vitlab.models.zoo.rows import find_row
 
 _given: dict[type[Any], str] = {}  # configurations of families in files, by the name under which each was given
 
@@ -21,7 +22,7 @@ _given: dict[type[Any], str] = {}  # configurations of families in files, by the
 def family_of(name: str) -> Family:
     """The family of that name, or an error; 'mine.py:NAME' has to be given, not read from a file (`permit`)."""
     family = FAMILIES.find(name)
-    if is_in_a_file(name):
+    if is_file_reference(name):
         taken = [each.name for each in FAMILIES if each.config is family.config]
         if taken:
             raise ConfigError(
@@ -64,7 +65,11 @@ def as_size(image_size: int | tuple[int, int]) -> tuple[int, int]:
 
 def change(config: Any, changes: Mapping[str, Any], *, where: str) -> Any:
     """A configuration with fields changed; for a model of timm's, other names are arguments of timm's."""
-    return replace(config, with_arguments(config, changes) if isinstance(config, TimmConfig) else changes, where=where)
+    if isinstance(config, TimmConfig):
+        changes = with_arguments(config, changes)
+    elif isinstance(config, ViTConfig) and "positions" in changes and config.positions_at == config.usual_place:
+        changes = {"positions_at": None, **changes}  # other positions may have another place
+    return replace(config, changes, where=where)
 
 
 def create(
@@ -75,6 +80,17 @@ def create(
     **config: Any,
 ) -> Model:
     """A model of the zoo, `timm:<name>` or `mine.py:FAMILY`, with fresh weights; keywords change its configuration."""
+    return fresh_model(configured(name, num_classes=num_classes, image_size=image_size, **config))
+
+
+def configured(
+    name: str,
+    *,
+    num_classes: int | None = None,
+    image_size: int | tuple[int, int] | None = None,
+    **config: Any,
+) -> Any:
+    """The configuration of the model that `create` makes."""
     permit(name)
     row = find_row(name)
     built = from_dict(family_of(row.family).config, row.config, where=f"zoo row {name}")
@@ -83,4 +99,4 @@ def create(
         changes["num_classes"] = num_classes
     if image_size is not None:
         changes["image_size"] = as_size(image_size)
-    return fresh_model(change(built, changes, where=name))
+    return change(built, changes, where=name)

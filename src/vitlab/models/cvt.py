@@ -14,6 +14,8 @@ from einops import rearrange
 from jaxtyping import Float
 from torch import Tensor, nn
 
+from vitlab.core.bounds import BelowOne, NonNegativeInt, PositiveInt
+from vitlab.core.config import check_bounds
 from vitlab.core.errors import ConfigError, ImageError
 from vitlab.core.preprocess import Preprocess
 from vitlab.models.contract import AttentionTap, Layout, Model, Taps, Tokens, need_all_places
@@ -22,58 +24,48 @@ from vitlab.models.heads import HeadKind, build_head
 from vitlab.models.resnet import to_map, to_tokens
 from vitlab.models.stages import channels_last, dropped, growing, normed, recomputed
 from vitlab.models.vit import Gelu
-from vitlab.models.zoo_convolutional import CVT_ROWS
+from vitlab.models.zoo.convolutional import CVT_ROWS
 
 
 @dataclass(frozen=True, kw_only=True)
 class CvTConfig:
-    """Sizes, one a stage, first; then what a checkpoint's origin decides; then what only training uses."""
+    """Sizes, one per stage, first; then what a checkpoint's origin decides; then what only training uses."""
 
-    image_size: tuple[int, int] = (224, 224)  # height, width; the network takes any
-    widths: tuple[int, ...] = (64, 192, 384)
-    depths: tuple[int, ...] = (1, 2, 10)
-    heads: tuple[int, ...] = (1, 3, 6)
-    patch_sizes: tuple[int, ...] = (7, 3, 3)  # of the convolutions that embed
-    patch_strides: tuple[int, ...] = (4, 2, 2)
-    patch_paddings: tuple[int, ...] = (2, 1, 1)
+    image_size: tuple[PositiveInt, PositiveInt] = (224, 224)  # height, width; the network takes any
+    widths: tuple[PositiveInt, ...] = (64, 192, 384)
+    depths: tuple[PositiveInt, ...] = (1, 2, 10)
+    heads: tuple[PositiveInt, ...] = (1, 3, 6)
+    patch_sizes: tuple[PositiveInt, ...] = (7, 3, 3)  # of the convolutions that embed
+    patch_strides: tuple[PositiveInt, ...] = (4, 2, 2)
+    patch_paddings: tuple[NonNegativeInt, ...] = (2, 1, 1)
     mlp_ratio: float = 4.0
-    num_classes: int = 1000  # 0: no head
+    num_classes: NonNegativeInt = 1000  # 0: no head
     head: HeadKind = "pooled"  # patches: a dense one, on each place of the last map
-    channels: int = 3
+    channels: PositiveInt = 3
 
     class_token: bool = True  # in the last stage; False: the mean of its tokens is read
-    kernel: int = 3  # of the convolutional projections
-    stride_kv: int = 2  # keys and values from every second row and column
+    kernel: PositiveInt = 3  # of the convolutional projections
+    stride_kv: PositiveInt = 2  # keys and values from every second row and column
     qkv_bias: bool = True
     gelu: Gelu = "quick"  # the authors' code; transformers' is exact
     norm_eps: float = 1e-5
     batch_eps: float = 1e-5
 
-    dropout: float = 0.0
-    attention_dropout: float = 0.0
-    drop_path: float = 0.0  # stochastic depth: the last layer's rate, growing linearly from 0 over the last stage
+    dropout: BelowOne = 0.0
+    attention_dropout: BelowOne = 0.0
+    drop_path: BelowOne = 0.0  # stochastic depth: the last layer's rate, growing linearly from 0 over the last stage
     checkpoint_blocks: bool = False  # recompute each block in the backward pass
 
     def __post_init__(self) -> None:
+        check_bounds(self)
         stages = len(self.widths)
         for name in ("depths", "heads", "patch_sizes", "patch_strides", "patch_paddings"):
             if len(getattr(self, name)) != stages:
                 raise ConfigError(f"{name} must have one number for each of the {stages} widths.")
         if not stages:
             raise ConfigError("widths must name a stage or more, as in (64, 192, 384).")
-        for name in ("image_size", "widths", "depths", "heads", "patch_sizes", "patch_strides"):
-            if min(getattr(self, name)) < 1:
-                raise ConfigError(f"{name} must be positive, not {getattr(self, name)}.")
-        for name in ("channels", "kernel", "stride_kv"):
-            if getattr(self, name) < 1:
-                raise ConfigError(f"{name} must be at least 1, not {getattr(self, name)}.")
-        if min(self.patch_paddings) < 0 or self.num_classes < 0:
-            raise ConfigError("patch_paddings and num_classes must not be negative.")
         if self.kernel % 2 == 0:
             raise ConfigError(f"kernel must be odd, so that every place has a query, not {self.kernel}.")
-        for name in ("dropout", "attention_dropout", "drop_path"):
-            if not 0 <= getattr(self, name) < 1:
-                raise ConfigError(f"{name} must be at least 0 and below 1, not {getattr(self, name)}.")
         for width, heads in zip(self.widths, self.heads, strict=True):
             if width % heads or int(width * self.mlp_ratio) < 1:
                 raise ConfigError(f"The width {width} is not divisible by its {heads} heads, or its MLP is empty.")

@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from vitlab.models.zoo_row import ZooRow
+from vitlab.models.zoo.row import ZooRow
 
 
 @dataclass(frozen=True, kw_only=True)

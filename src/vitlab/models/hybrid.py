@@ -12,7 +12,7 @@ from vitlab.models.contract import Taps
 from vitlab.models.family import Family
 from vitlab.models.resnet import EpsOf, ResNetSpec, Root, build_units, initialize_resnet
 from vitlab.models.vit import ViT, ViTConfig
-from vitlab.models.zoo_resnets import HYBRID_ROWS
+from vitlab.models.zoo.resnets import HYBRID_ROWS
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -22,7 +22,7 @@ class HybridConfig(ViTConfig):
     A patch of the feature map has `patch_size` over the ResNet's stride places a side, one in most.
     """
 
-    resnet_layers: tuple[int, ...] = (3, 4, 9)  # units a stage; none: the stem alone
+    resnet_layers: tuple[int, ...] = (3, 4, 9)  # units per stage; none: the stem alone
     resnet_width: int = 64
     group_eps: float = 1e-6  # of the group norms: timm's have 1e-5
     weight_eps: float = 1e-5  # of the standardised convolutions: timm's add 1e-8 to the variance

@@ -18,20 +18,21 @@ from einops import rearrange, repeat
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
+from vitlab.core.bounds import PositiveInt
 from vitlab.core.errors import ConfigError
 from vitlab.models.bottleneck import Bottleneck, BottleneckConfig, BottleneckNet
 from vitlab.models.contract import AttentionTap, Taps
 from vitlab.models.family import Family
 from vitlab.models.positions import Grid
 from vitlab.models.resnet import UnitSpec, to_map, to_tokens
-from vitlab.models.zoo_attention import SASA_ROWS
+from vitlab.models.zoo.attention import SASA_ROWS
 
 
 @dataclass(frozen=True, kw_only=True)
 class SASAConfig(BottleneckConfig):
     """The ResNet's fields, and those of attention; the defaults are the paper's."""
 
-    layers: tuple[int, ...] = (1, 2, 4, 1)  # the paper's ResNet-26
+    layers: tuple[PositiveInt, ...] = (1, 2, 4, 1)  # the paper's ResNet-26
     window: int = 7  # k: places a side
     heads: int = 8
     relative: bool = True  # whether offsets have embeddings

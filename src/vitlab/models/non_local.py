@@ -14,13 +14,14 @@ import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor, nn
 
+from vitlab.core.bounds import PositiveInt
 from vitlab.core.errors import ConfigError
 from vitlab.models.bottleneck import Bottleneck, BottleneckConfig, BottleneckNet
 from vitlab.models.contract import AttentionTap, Taps
 from vitlab.models.family import Family
 from vitlab.models.resnet import UnitSpec, to_map, to_tokens
 from vitlab.models.stages import normed
-from vitlab.models.zoo_attention import NON_LOCAL_ROWS
+from vitlab.models.zoo.attention import NON_LOCAL_ROWS
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -28,15 +29,13 @@ class NonLocalConfig(BottleneckConfig):
     """The ResNet's fields, and where its blocks are; the defaults are the paper's five in ResNet-50."""
 
     stages: tuple[int, ...] = (2, 3)  # from 1: res3 and res4 in the paper's words
-    every: int = 2  # a block after every so many-th unit of those
+    every: PositiveInt = 2  # a block after every so many-th unit of those
     scaled: bool = False  # logits over the root of the width, as the authors' code has it; the paper's formula has not
 
     def __post_init__(self) -> None:
         super().__post_init__()
         if any(not 1 <= stage <= len(self.layers) for stage in self.stages):
             raise ConfigError(f"stages={self.stages}: the network has the stages 1 to {len(self.layers)}.")
-        if self.every < 1:
-            raise ConfigError(f"every must be at least 1, not {self.every}.")
 
 
 @final

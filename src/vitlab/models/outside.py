@@ -13,7 +13,7 @@ from vitlab.core.errors import ConfigError
 from vitlab.core.preprocess import Preprocess
 from vitlab.models.contract import Tokens, evaluating, need_all_places
 from vitlab.models.heads import HeadKind, build_head
-from vitlab.models.timm_build import first_line
+from vitlab.models.timm.build import first_line
 from vitlab.models.wrapped import Wrapped, of_map, of_sequence, picture, put
 
 

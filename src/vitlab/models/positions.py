@@ -87,19 +87,26 @@ def sincos2d(grid: Grid, width: int, *, device: torch.device | None = None) -> F
     return torch.cat([angle_x.sin(), angle_x.cos(), angle_y.sin(), angle_y.cos()], dim=-1).float()
 
 
-def turned(x: Float[Tensor, "b n h d"], layout: Layout) -> Float[Tensor, "b n h d"]:
-    """Rotary positions: values i and i + D_h / 2 of a head turned as a pair, half of the pairs by row, half by column.
+def rotary_angles(layout: Layout, head_width: int, device: torch.device) -> Float[Tensor, "two b n half"]:
+    """Cosines, then sines, of the angles of rotary positions: half of a head's pairs turn by row, half by column.
 
-    q k^T then depends on the offset of their places. Prefix tokens stay as they are; `x` may hold the first tokens
-    only.
+    B is 1 where all images have the same places. Prefix tokens stay as they are.
     """
     height, width = layout.grid
-    place = torch.arange(height * width, device=x.device)[None] if layout.present is None else layout.present
-    rate = ROTARY_BASE ** -(torch.arange(x.shape[-1] // 4, device=x.device) * (4 / x.shape[-1]))
+    place = torch.arange(height * width, device=device)[None] if layout.present is None else layout.present
+    rate = ROTARY_BASE ** -(torch.arange(head_width // 4, device=device) * (4 / head_width))
     angle = torch.cat([(place // width)[..., None] * rate, (place % width)[..., None] * rate], dim=-1)
-    angle = F.pad(angle, (0, 0, layout.num_prefix, 0))[:, : x.shape[1], None]  # [B or 1, N, 1, D_h / 2]
+    angle = F.pad(angle, (0, 0, layout.num_prefix, 0))
+    return torch.stack([angle.cos(), angle.sin()])
+
+
+def apply_rotary(x: Float[Tensor, "b n h d"], layout: Layout) -> Float[Tensor, "b n h d"]:
+    """Rotary positions: values i and i + D_h / 2 of a head turned as a pair.
+
+    q k^T then depends on the offset of their places. `x` may hold the first tokens only.
+    """
+    cos, sin = rotary_angles(layout, x.shape[-1], x.device)[:, :, : x.shape[1], None]  # [B or 1, N, 1, D_h / 2] each
     a, b = x.float().chunk(2, dim=-1)
-    cos, sin = angle.cos(), angle.sin()
     return torch.cat([a * cos - b * sin, b * cos + a * sin], dim=-1).to(x.dtype)
 
 

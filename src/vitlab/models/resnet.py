@@ -14,6 +14,8 @@ from einops import rearrange
 from jaxtyping import Float
 from torch import Tensor, nn
 
+from vitlab.core.bounds import PositiveInt
+from vitlab.core.config import check_bounds
 from vitlab.core.errors import ConfigError, ImageError
 from vitlab.models.norms import by_deviation, group_norm
 
@@ -24,24 +26,25 @@ EpsOf: TypeAlias = Literal["std", "variance"]
 class ResNetSpec:
     """Sizes first; then what a checkpoint's origin decides. The defaults are BiT's own."""
 
-    layers: tuple[int, ...] = (3, 4, 6, 3)  # units a stage; the map's sides are halved before each but the first
-    width: int = 64  # of the stem: 64 times the paper's width factor
-    channels: int = 3
+    layers: tuple[PositiveInt, ...] = (
+        3,
+        4,
+        6,
+        3,
+    )  # units per stage; the sides are halved before each but the first
+    width: PositiveInt = 64  # of the stem: 64 times the paper's width factor
+    channels: PositiveInt = 3
 
     activation: Literal["pre", "post"] = "pre"  # norm and ReLU before each convolution, or after it
     padding: Literal["symmetric", "same"] = "symmetric"  # same: TensorFlow's, less on the first sides where uneven
     pool_padding: Literal["zeros", "infinity"] = "zeros"  # of the stem's max-pool: 0, or minus infinity
-    groups: int = 32
+    groups: PositiveInt = 32
     norm_eps: float = 1e-5
     weight_eps: float = 1e-10
     weight_eps_of: EpsOf = "variance"  # w / sqrt(variance + eps), or w / (std + eps)
 
     def __post_init__(self) -> None:
-        for name in ("width", "channels", "groups"):
-            if getattr(self, name) < 1:
-                raise ConfigError(f"{name} must be at least 1, not {getattr(self, name)}.")
-        if any(count < 1 for count in self.layers):
-            raise ConfigError(f"Every stage needs a unit or more: layers={self.layers}.")
+        check_bounds(self)
         if self.width % self.groups:
             raise ConfigError(f"The width {self.width} is not divisible by the {self.groups} groups of its norms.")
 
@@ -87,7 +90,7 @@ def unit_specs(width: int, layers: tuple[int, ...]) -> list[UnitSpec]:
 
 
 @final
-class StandardisedConv(nn.Conv2d):
+class StandardizedConv(nn.Conv2d):
     """A convolution whose filters have mean 0 and deviation 1 (arXiv 1903.10520)."""
 
     def __init__(self, inputs: int, outputs: int, size: int, stride: int, spec: ResNetSpec) -> None:
@@ -149,7 +152,7 @@ class Root(nn.Module):
     def __init__(self, spec: ResNetSpec) -> None:
         super().__init__()
         self.spec = spec
-        self.conv = StandardisedConv(spec.channels, spec.width, 7, 2, spec)
+        self.conv = StandardizedConv(spec.channels, spec.width, 7, 2, spec)
         self.norm = nn.GroupNorm(spec.groups, spec.width, spec.norm_eps) if spec.activation == "post" else None
 
     def forward(self, images: Float[Tensor, "b c h w"]) -> Float[Tensor, "b d y x"]:
@@ -181,10 +184,10 @@ class Unit(nn.Module):
         self.pre = spec.activation == "pre"
         projects = inputs != outputs or stride > 1
         normed = (inputs, inner, inner) if self.pre else (inner, inner, outputs)
-        self.conv1 = StandardisedConv(inputs, inner, 1, 1, spec)
-        self.conv2 = StandardisedConv(inner, inner, 3, stride, spec)
-        self.conv3 = StandardisedConv(inner, outputs, 1, 1, spec)
-        self.conv_proj = StandardisedConv(inputs, outputs, 1, stride, spec) if projects else None
+        self.conv1 = StandardizedConv(inputs, inner, 1, 1, spec)
+        self.conv2 = StandardizedConv(inner, inner, 3, stride, spec)
+        self.conv3 = StandardizedConv(inner, outputs, 1, 1, spec)
+        self.conv_proj = StandardizedConv(inputs, outputs, 1, stride, spec) if projects else None
         self.norm1, self.norm2, self.norm3 = (nn.GroupNorm(spec.groups, width, spec.norm_eps) for width in normed)
         self.norm_proj = nn.GroupNorm(spec.groups, outputs, spec.norm_eps) if projects and not self.pre else None
 
@@ -220,7 +223,7 @@ def to_map(tokens: Float[Tensor, "b n d"], grid: tuple[int, int]) -> Float[Tenso
 def initialize_resnet(*parts: nn.Module) -> None:
     """LeCun-normal filters, norms at one, and as officially the last norm of a post-activation unit at zero."""
     for module in (module for part in parts for module in part.modules()):
-        if isinstance(module, StandardisedConv):
+        if isinstance(module, StandardizedConv):
             std = module.weight[0].numel() ** -0.5 / 0.87962566  # a normal cut off at two deviations has .88 of it
             nn.init.trunc_normal_(module.weight, std=std, a=-2 * std, b=2 * std)
         elif isinstance(module, nn.GroupNorm):

@@ -1,7 +1,7 @@
 """Routing tokens to experts as V-MoE does (arXiv 2106.05974): who goes where, the buffers, the losses that balance.
 
-Letters of shapes: g groups that are routed independently, s tokens a group, e experts, k experts a token, c places in
-an expert's buffer a group. An expert's work is one grouped product over its buffer, [e, g c, d].
+Letters of shapes: g groups that are routed independently, s tokens per group, e experts, k experts per token, c places
+in an expert's buffer per group. An expert's work is one grouped product over its buffer, [e, g c, d].
 """
 
 import contextlib
@@ -59,7 +59,7 @@ def buffer_size(tokens: int, num_experts: int, num_selected: int, ratio: float) 
 
 
 def route(
-    gates: Float[Tensor, "g s e"], *, num_selected: int, capacity: int, batch_priority: bool, normalised: bool = False
+    gates: Float[Tensor, "g s e"], *, num_selected: int, capacity: int, batch_priority: bool, normalized: bool = False
 ) -> Routes:
     """Every token to the experts of its largest gates, as long as these have room.
 
@@ -69,7 +69,7 @@ def route(
     """
     num_experts, size = gates.shape[-1], gates.shape[1]
     weights, experts = gates.topk(num_selected, dim=-1)
-    if normalised:
+    if normalized:
         weights = weights / weights.sum(dim=-1, keepdim=True)
     queue = experts
     order = gates.detach().amax(dim=-1).argsort(dim=-1, descending=True, stable=True) if batch_priority else None
@@ -139,7 +139,7 @@ class Router(nn.Module):
 class ExpertLinear(nn.Module):
     """A linear layer an expert, all of them one batched product."""
 
-    spread: bool = False  # set from outside: the parameters are sharded, and the products are those of the part here
+    sharded: bool = False  # set from outside: the parameters are sharded, and the products are those of the part here
 
     def __init__(self, num_experts: int, in_features: int, out_features: int) -> None:
         super().__init__()
@@ -148,6 +148,6 @@ class ExpertLinear(nn.Module):
 
     def forward(self, x: Float[Tensor, "e n i"]) -> Float[Tensor, "e n o"]:
         weight, bias = self.weight, self.bias
-        if self.spread:
+        if self.sharded:
             weight, bias = weight.to_local(), bias.to_local()  # pyright: ignore[reportAttributeAccessIssue]
         return torch.baddbmm(bias[:, None], x, weight.mT)

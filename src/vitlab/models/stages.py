@@ -13,6 +13,7 @@ from torch.utils.checkpoint import checkpoint
 from vitlab.core.errors import ImageError
 
 Pooling: TypeAlias = Literal["mean", "max"]
+BATCH_NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d, nn.SyncBatchNorm)
 
 
 def channels_last(images: Float[Tensor, "b c h w"], channels: int) -> Float[Tensor, "b c h w"]:
@@ -76,17 +77,23 @@ def recomputed(module: nn.Module, *args: object) -> Tensor:
 def count_once(module: nn.Module) -> None:
     """The same where a module computes its inside again by itself: the second time is inside of a backward pass."""
     for norm in module.modules():
-        if isinstance(norm, nn.modules.batchnorm._BatchNorm):
+        if isinstance(norm, BATCH_NORMS):
             norm.register_forward_pre_hook(_hold)
             norm.register_forward_hook(_let_go, always_call=True)
 
 
 def _hold(norm: nn.Module, inputs: object) -> None:
     del inputs
-    if not torch.compiler.is_compiling() and torch._C._current_graph_task_id() != -1:
+    if not torch.compiler.is_compiling() and _in_backward():
         keeping = _keeping_statistics([norm])  # pyright: ignore[reportArgumentType]
         keeping.__enter__()
         norm._keeping = keeping  # pyright: ignore[reportArgumentType]
+
+
+def _in_backward() -> bool:
+    """Whether autograd is computing gradients here; torch says so by a private name only."""
+    task = getattr(torch._C, "_current_graph_task_id", None)
+    return task is not None and task() != -1
 
 
 def _let_go(norm: nn.Module, inputs: object, output: object) -> None:

@@ -16,19 +16,21 @@ from jaxtyping import Float
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
+from vitlab.core.bounds import BelowOne, NonNegativeFloat, NonNegativeInt, PositiveInt
+from vitlab.core.config import check_bounds
 from vitlab.core.errors import ConfigError, ImageError
 from vitlab.core.preprocess import Preprocess
 from vitlab.models.contract import AttentionTap, Layout, Model, Taps, Tokens
 from vitlab.models.family import Family
 from vitlab.models.folding import Reader, Weights, after, taken_in
 from vitlab.models.heads import AttentionPool, DistilledHead, HeadKind, build_head
-from vitlab.models.positions import AddedPositions, Kind, RelativePositions, Rule, turned
+from vitlab.models.positions import AddedPositions, Kind, RelativePositions, Rule, apply_rotary, rotary_angles
 from vitlab.models.short_attention import short_attention, takes
 from vitlab.models.stages import dropped
-from vitlab.models.zoo_vit import VIT_ROWS
+from vitlab.models.zoo.vit import VIT_ROWS
 
 Gelu: TypeAlias = Literal["exact", "tanh", "quick"]
-Pool: TypeAlias = Literal["token", "mean", "attention"]
+Pool: TypeAlias = Literal["token", "mean", "attention", "token+mean"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -36,24 +38,24 @@ class ViTConfig:
     """Sizes first; then what is read off a checkpoint's origin; then what only training uses."""
 
     image_size: tuple[int, int] = (224, 224)  # height, width
-    patch_size: int = 16  # P
-    width: int = 768  # D
-    depth: int = 12  # L
-    mlp_dim: int = 3072
-    heads: int = 12  # k
-    num_classes: int = 1000  # 0: no head
-    channels: int = 3
+    patch_size: PositiveInt = 16  # P
+    width: PositiveInt = 768  # D
+    depth: NonNegativeInt = 12  # L
+    mlp_dim: PositiveInt = 3072
+    heads: PositiveInt = 12  # k
+    num_classes: NonNegativeInt = 1000  # 0: no head
+    channels: PositiveInt = 3
 
     class_token: bool = True
     distill_token: bool = False  # DeiT's second output token, with a head of its own
-    num_registers: int = 0
+    num_registers: NonNegativeInt = 0
     pool: Pool = "token"
     head: HeadKind = "pooled"  # patches: a dense one, on each patch token
     representation: int | None = None  # the pre-training head's hidden layer (tanh)
     positions: Kind = "learned"
     positions_at: Literal["stem", "every", "shared"] | None = None  # None: the stem, or every layer where relative
     rotary: bool = False  # besides, q and k are turned by row and column
-    positions_for_prefix: int = 1  # how many of the prefix tokens have a position
+    positions_for_prefix: NonNegativeInt = 1  # how many of the prefix tokens have a position
     resize_rule: Rule = "official"
     indivisible: Literal["error", "pad"] = "error"  # images whose sides the patch does not divide
 
@@ -68,31 +70,20 @@ class ViTConfig:
     qk_norm: bool = False
     layer_scale: float | None = None  # its initial value
 
-    positions_std: float = 0.02  # of learned positions when they are fresh
-    residual_scale: float = 1.0  # of the fresh kernels that a block adds to its input by; 0: it starts as the identity
-    dropout: float = 0.0
-    attention_dropout: float = 0.0
-    drop_path: float = 0.0  # stochastic depth: the last layer's rate, growing linearly from 0
+    positions_std: NonNegativeFloat = 0.02  # of learned positions when they are fresh
+    residual_scale: NonNegativeFloat = 1.0  # of a block's fresh output kernels; 0: it starts as the identity
+    dropout: BelowOne = 0.0
+    attention_dropout: BelowOne = 0.0
+    drop_path: BelowOne = 0.0  # stochastic depth: the last layer's rate, growing linearly from 0
     checkpoint_blocks: bool = False  # recompute each block in the backward pass
 
     def __post_init__(self) -> None:
+        check_bounds(self)
         if self.positions_at is None:
-            object.__setattr__(self, "positions_at", "every" if self.relative else "stem")
+            object.__setattr__(self, "positions_at", self.usual_place)
         if self.head == "patches":  # which reads no pooled features: what would only pool them is left out
             object.__setattr__(self, "representation", None)
             object.__setattr__(self, "pool", "mean" if self.pool == "attention" else self.pool)
-        for name in ("patch_size", "width", "mlp_dim", "heads", "channels"):
-            if getattr(self, name) < 1:
-                raise ConfigError(f"{name} must be at least 1, not {getattr(self, name)}.")
-        for name in ("depth", "num_classes", "num_registers", "positions_for_prefix"):
-            if getattr(self, name) < 0:
-                raise ConfigError(f"{name} must not be negative: {getattr(self, name)}.")
-        for name in ("positions_std", "residual_scale"):
-            if not getattr(self, name) >= 0:
-                raise ConfigError(f"{name} must not be negative: {getattr(self, name)}.")
-        for name in ("dropout", "attention_dropout", "drop_path"):
-            if not 0 <= getattr(self, name) < 1:
-                raise ConfigError(f"{name} must be at least 0 and below 1, not {getattr(self, name)}.")
         if min(self.image_size) < 1 or (
             self.indivisible == "error" and any(s % self.patch_size for s in self.image_size)
         ):
@@ -104,8 +95,12 @@ class ViTConfig:
             raise ConfigError(f"The width {self.width} is not divisible by the {self.heads} heads.")
         if self.rotary and (self.relative or self.width // self.heads % 4):
             raise ConfigError("rotary=True needs heads of a width that 4 divides, and positions that are not relative.")
-        if self.pool == "token" and not self.class_token:
-            raise ConfigError("pool='token' needs class_token=True; choose pool='mean' or 'attention' without it.")
+        if self.pool.startswith("token") and not self.class_token:
+            raise ConfigError(
+                f"pool='{self.pool}' needs class_token=True; choose pool='mean' or 'attention' without it."
+            )
+        if self.pool == "token+mean" and self.representation is not None:
+            raise ConfigError("pool='token+mean' goes without a representation layer.")
         if self.distill_token and (self.pool != "token" or self.representation is not None):
             raise ConfigError("distill_token=True needs pool='token' and no representation layer.")
         if self.relative and self.positions_at == "stem":
@@ -122,6 +117,10 @@ class ViTConfig:
     @property
     def relative(self) -> bool:
         return self.positions in ("relative", "relative2d")
+
+    @property
+    def usual_place(self) -> Literal["stem", "every"]:
+        return "every" if self.relative else "stem"
 
     @property
     def grid(self) -> tuple[int, int]:
@@ -164,16 +163,8 @@ class Attention(nn.Module):
         if self.q_norm is not None and self.k_norm is not None:
             q, k = self.q_norm(q).to(v.dtype), self.k_norm(k).to(v.dtype)
         if self.rotary:
-            q, k = (turned(part.transpose(1, 2), layout).transpose(1, 2) for part in (q, k))
+            q, k = (apply_rotary(part.transpose(1, 2), layout).transpose(1, 2) for part in (q, k))
         return q, k, v
-
-    def packed(self, z: Float[Tensor, "b n d"], layout: Layout) -> Float[Tensor, "b n ddd"]:
-        """q, k and v side by side, as the projection leaves them."""
-        qkv = self.qkv(z)
-        if not self.rotary:
-            return qkv
-        qk, v = qkv.split((2 * z.shape[-1], z.shape[-1]), dim=-1)
-        return torch.cat([turned(qk.unflatten(-1, (2 * self.heads, -1)), layout).flatten(2), v], dim=-1)
 
     def probabilities(
         self,
@@ -209,8 +200,9 @@ class Attention(nn.Module):
         num_queries: int | None = None,
     ) -> Float[Tensor, "b m d"]:
         plain = num_queries is None and relative is None and self.q_norm is None and not self.dropout
-        if plain and takes(z, self.heads):
-            return self.out(short_attention(self.packed(z, layout), self.heads))  # all of the below, in one kernel
+        if plain and takes(z, self.heads, rotary=self.rotary):  # all of the below, in one kernel
+            angles = rotary_angles(layout, z.shape[-1] // self.heads, z.device) if self.rotary else None
+            return self.out(short_attention(self.qkv(z), self.heads, angles))
         q, k, v = self.project(z, layout, num_queries)
         bias = None if relative is None else relative(q, layout)
         heads = F.scaled_dot_product_attention(q, k, v, bias, self.dropout if self.training else 0.0)  # (6), (7)
@@ -299,7 +291,7 @@ class ViT(Model):
         self.projection = nn.Linear(math.prod(config.patch_shape), width, bias=config.patch_bias)  # E
         self.prefix = nn.Parameter(torch.empty(config.num_prefix, width)) if config.num_prefix else None  # x_class
 
-        self.positions = nn.ModuleList()  # E_pos: one for the stem or for all layers, or one a layer
+        self.positions = nn.ModuleList()  # E_pos: one for the stem or for all layers, or one per layer
         if config.positions != "none":
             for _ in range(config.depth if config.positions_at == "every" else 1):
                 self.positions.append(_positions(config))
@@ -318,7 +310,8 @@ class ViT(Model):
 
     @property
     def num_features(self) -> int:
-        return self.config.representation or self.config.width * (2 if self.config.distill_token else 1)
+        two = self.config.distill_token or self.config.pool == "token+mean"
+        return self.config.representation or self.config.width * (2 if two else 1)
 
     @property
     def num_layers(self) -> int:
@@ -419,6 +412,8 @@ class ViT(Model):
             y = self.attention_pool(tokens.patches)  # without prefix tokens, as timm pools where there are registers
         elif self.config.pool == "mean":
             y = tokens.patches.mean(dim=1)
+        elif self.config.pool == "token+mean":  # side by side, as DINOv2's linear classifiers read them
+            y = torch.stack([tokens.values[:, 0], tokens.patches.mean(dim=1)], dim=1)
         else:
             y = tokens.values[:, : 1 + self.config.distill_token]  # z_L^0
         if self.norm is not None and self.config.norm_pooled:

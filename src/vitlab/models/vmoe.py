@@ -12,6 +12,7 @@ from einops import rearrange
 from jaxtyping import Float
 from torch import Tensor, nn
 
+from vitlab.core.bounds import NonNegativeFloat, PositiveFloat, PositiveInt
 from vitlab.core.errors import ConfigError
 from vitlab.core.preprocess import Preprocess
 from vitlab.models.contract import Layout, Tokens
@@ -20,7 +21,7 @@ from vitlab.models.folding import Weights, after
 from vitlab.models.positions import RelativePositions
 from vitlab.models.routing import Exchange, ExpertLinear, Router, buffer_size, importance_loss, load_loss, route
 from vitlab.models.vit import Block, Mlp, ViT, ViTConfig
-from vitlab.models.zoo_experts import EXPERT_ROWS
+from vitlab.models.zoo.experts import EXPERT_ROWS
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -30,40 +31,28 @@ class VMoEConfig(ViTConfig):
     Every-2 is `every=2`; Last-n is `every=2, last=n`: the last n of every second layer, as the authors' code counts.
     """
 
-    num_experts: int = 32  # E
-    num_selected: int = 2  # K: experts a token
-    every: int = 2  # experts in every so many-th layer, the last of each so many
+    num_experts: PositiveInt = 32  # E
+    num_selected: int = 2  # K: experts per token
+    every: PositiveInt = 2  # experts in every so many-th layer, the last of each so many
     last: int | None = None  # only in the last so many of those
-    capacity: float = 1.05  # an expert's buffer, as a multiple of an equal share of all choices
-    eval_capacity: float | None = None  # the same outside training; None: as in training
+    capacity: PositiveFloat = 1.05  # an expert's buffer, as a multiple of an equal share of all choices
+    eval_capacity: PositiveFloat | None = None  # the same outside training; None: as in training
     batch_priority: bool = False  # the most confident tokens of a group get room first; False: the earlier ones
-    normalised: bool = False  # weights of a token's experts add up to 1; V-MoE's are the softmax's as they are
+    normalized: bool = False  # weights of a token's experts add up to 1; V-MoE's are the softmax's as they are
 
-    group: int | None = None  # images routed together in training; None, and outside training: all of a process's batch
-    router_noise: float = 1.0  # times 1/E: the standard deviation of what is added to the logits in training
-    importance_weight: float = 0.005  # of the loss that evens out the experts' summed weights
-    load_weight: float = 0.005  # of the loss that evens out the experts' expected loads
+    group: PositiveInt | None = None  # images routed together in training; None: all of a process's batch
+    router_noise: NonNegativeFloat = 1.0  # times 1/E: the standard deviation of what is added to the logits in training
+    importance_weight: NonNegativeFloat = 0.005  # of the loss that evens out the experts' summed weights
+    load_weight: NonNegativeFloat = 0.005  # of the loss that evens out the experts' expected loads
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        for name in ("num_experts", "every"):
-            if getattr(self, name) < 1:
-                raise ConfigError(f"{name} must be at least 1, not {getattr(self, name)}.")
         if not 1 <= self.num_selected <= self.num_experts:
             raise ConfigError(
                 f"num_selected={self.num_selected}: a token goes to 1 to {self.num_experts} of the experts."
             )
         if self.last is not None and not 1 <= self.last <= self.depth // self.every:
             raise ConfigError(f"last={self.last}: with every={self.every} there are {self.depth // self.every} layers.")
-        if self.group is not None and self.group < 1:
-            raise ConfigError(f"group must be at least 1 image, not {self.group}.")
-        for name in ("capacity", "eval_capacity"):
-            value = getattr(self, name)
-            if value is not None and not value > 0:
-                raise ConfigError(f"{name} must be positive, not {value}.")
-        for name in ("router_noise", "importance_weight", "load_weight"):
-            if not getattr(self, name) >= 0:
-                raise ConfigError(f"{name} must not be negative: {getattr(self, name)}.")
 
     @property
     def expert_layers(self) -> tuple[int, ...]:
@@ -110,7 +99,7 @@ class ExpertMlp(nn.Module):
             num_selected=config.num_selected,
             capacity=buffer_size(grouped.shape[1], config.num_experts, config.num_selected, ratio),
             batch_priority=config.batch_priority,
-            normalised=config.normalised,
+            normalized=config.normalized,
         )
         buffers = routes.dispatch(grouped)
         if self.exchange is None:
@@ -218,7 +207,9 @@ FAMILY = Family(
     title="V-MoE: mixtures of experts",
     pattern="vmoe-",
     note="The authors' checkpoints (`NAME.index` and its shards `NAME.data-*` beside it, from"
-    ' `gs://vmoe_checkpoints`) are read as they are: `vitlab.load("NAME.index")`.',
+    ' `gs://vmoe_checkpoints`) are read as they are: `vitlab.load("NAME.index")`. A trained dense'
+    " ViT becomes a mixture of experts, each a copy of the MLP in whose place it is (arXiv 2212.05055), by"
+    " `vitlab train RECIPE --model.source SOURCE --model.upcycle num_experts=8 every=2`, where the recipe fine-tunes.",
     example={
         "image_size": (32, 48),
         "patch_size": 8,

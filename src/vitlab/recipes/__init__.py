@@ -5,7 +5,7 @@ from importlib.metadata import EntryPoint, entry_points
 from typing import Any
 
 from vitlab.core.errors import ConfigError, unknown_name
-from vitlab.core.registry import is_in_a_file, load_object, permit
+from vitlab.core.registry import is_file_reference, load_object, permit
 from vitlab.recipes import attention, bit, convolutional, deit, experts, finetuning, modern, pretraining, scaling, small
 from vitlab.training.recipe import Recipe
 
@@ -41,7 +41,7 @@ def recipe_names() -> list[str]:
 
 
 def _build(name: str) -> Callable[[], Recipe]:
-    if is_in_a_file(name):
+    if is_file_reference(name):
         return _checked(load_object(name), name)
     if name in RECIPES:
         return RECIPES[name]

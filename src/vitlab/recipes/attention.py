@@ -23,7 +23,7 @@ from dataclasses import replace
 
 from vitlab.data.augmentation import Augmentation
 from vitlab.recipes import pretraining
-from vitlab.training.optimisers import Optimiser
+from vitlab.training.optimizers import Optimizer
 from vitlab.training.recipe import DataChoice, ModelChoice, Recipe
 from vitlab.training.schedules import Schedule
 
@@ -53,7 +53,7 @@ def _sasa(name: str, layers: int) -> Callable[[], Recipe]:
             model=ModelChoice(source=f"sasa-{layers}"),
             data=DataChoice(source="imagenet", val_fraction=0.04),  # the part that the paper tunes on
             augmentation=INCEPTION,
-            optimiser=Optimiser(name="sgd", rate=1.6, momentum=0.9, nesterov=True, l2=8e-5, average=0.9999),
+            optimizer=Optimizer(name="sgd", lr=1.6, momentum=0.9, nesterov=True, l2=8e-5, ema=0.9999),
             schedule=Schedule(kind="cosine", total="130 epochs", warmup="10 epochs"),
             batch_size=4096,
             compile=True,
@@ -81,7 +81,7 @@ def nonlocal_r50_imagenet() -> Recipe:
         model=ModelChoice(source="nonlocal-r50"),
         data=DataChoice(source="imagenet", val_fraction=0.01),
         augmentation=INCEPTION,
-        optimiser=Optimiser(name="sgd", rate=0.1, momentum=0.9, nesterov=True, l2=1e-4),
+        optimizer=Optimizer(name="sgd", lr=0.1, momentum=0.9, nesterov=True, l2=1e-4),
         schedule=Schedule(
             kind="staircase", total="90 epochs", warmup="0 steps", drops=("30 epochs", "60 epochs"), drop=0.1
         ),

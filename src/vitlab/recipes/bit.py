@@ -10,12 +10,12 @@ authors' code (google-research/big_transfer, bit_hyperrule.py). Its smallest set
 at 200, 300 and 400, where the paper says 500 and 30, 60 and 90% for all.
 """
 
+import dataclasses
 from collections.abc import Callable
 from dataclasses import dataclass
 
 from vitlab.data.augmentation import Augmentation
-from vitlab.data.sources.arranged import arranged_name
-from vitlab.training.optimisers import Optimiser
+from vitlab.training.optimizers import Optimizer
 from vitlab.training.recipe import DataChoice, Loss, ModelChoice, Recipe
 from vitlab.training.schedules import Schedule
 
@@ -60,7 +60,7 @@ def bit_recipe(
         model=ModelChoice(source=model, pretrained=True, image_size=rule.crop),
         data=DataChoice(source=data, val_fraction=held_out),
         augmentation=Augmentation(crop="part", crop_part=rule.crop / rule.resize, flip=0.5, mixup=rule.mixup),
-        optimiser=Optimiser(name="sgd", rate=0.003, momentum=0.9),
+        optimizer=Optimizer(name="sgd", lr=0.003, momentum=0.9),
         schedule=Schedule(
             kind="staircase", total=f"{rule.steps} steps", warmup=f"{rule.warmup} steps", drops=rule.drops, drop=0.1
         ),
@@ -84,10 +84,11 @@ SETS: dict[str, tuple[int, tuple[int, int]]] = {
 
 def _recipe(data: str, num_images: int, picture: tuple[int, int]) -> Callable[[], Recipe]:
     name = f"bit-{data}"
-    source = arranged_name(data, train=("train", "val"), test=("test",)) if data == "flowers102" else data
+    parts = "train=train+val,test=test" if data in ("flowers102", "vtab") else ""
 
     def build() -> Recipe:
-        return bit_recipe(source, "bit-r50x1.in21k", num_images=num_images, picture=picture, name=name)
+        recipe = bit_recipe(data, "bit-r50x1.in21k", num_images=num_images, picture=picture, name=name)
+        return dataclasses.replace(recipe, data=dataclasses.replace(recipe.data, parts=parts))
 
     what, where = ("a task of VTAB-1k, PATH,", " --data.source PATH") if data == "vtab" else (data, "")
     build.__doc__ = f"""Fine-tuning on {what} by BiT-HyperRule (arXiv 1912.11370).
@@ -117,7 +118,7 @@ def _upstream(data: str, epochs: int, drops: tuple[int, ...], score: str) -> Cal
             data=DataChoice(source=data, val_fraction=0.01),
             augmentation=Augmentation(crop="paper", flip=0.5),
             loss=Loss() if data == "imagenet" else Loss(kind="sigmoid", head_bias=-10.0),
-            optimiser=Optimiser(name="sgd", rate=0.03 * 4096 / 256, momentum=0.9, l2=1e-4),
+            optimizer=Optimizer(name="sgd", lr=0.03 * 4096 / 256, momentum=0.9, l2=1e-4),
             schedule=Schedule(
                 kind="staircase",
                 total=f"{epochs} epochs",

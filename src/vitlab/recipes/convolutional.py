@@ -24,7 +24,7 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 from vitlab.data.augmentation import Augmentation
-from vitlab.training.optimisers import Optimiser
+from vitlab.training.optimizers import Optimizer
 from vitlab.training.recipe import DataChoice, Loss, ModelChoice, Recipe
 from vitlab.training.schedules import Schedule
 
@@ -87,7 +87,7 @@ class CoAtNetRow:
     number: int
     data: str
     drop_path: float
-    rate: float
+    lr: float
     score: str  # on ImageNet: at 224 px, or after fine-tuning
 
 
@@ -156,7 +156,7 @@ def _cvt(name: str, row: CvTRow) -> Callable[[], Recipe]:
                 cutmix=1.0,
             ),
             loss=Loss(label_smoothing=0.1),
-            optimiser=Optimiser(rate=2e-3, weight_decay=row.weight_decay),
+            optimizer=Optimizer(lr=2e-3, weight_decay=row.weight_decay),
             schedule=Schedule(kind="cosine", total="300 epochs", warmup="5 epochs", end=1e-5 / 2e-3),
             batch_size=2048,
             compile=True,
@@ -182,9 +182,9 @@ def _coatnet(name: str, row: CoAtNetRow) -> Callable[[], Recipe]:
             data=DataChoice(source=row.data, val_fraction=0.01),
             augmentation=column.augmentation,
             loss=column.loss,
-            optimiser=Optimiser(rate=row.rate, weight_decay=column.weight_decay, clip=1.0),
+            optimizer=Optimizer(lr=row.lr, weight_decay=column.weight_decay, clip=1.0),
             schedule=Schedule(
-                kind=column.decay, total=f"{column.epochs} epochs", warmup=column.warmup, end=1e-5 / row.rate
+                kind=column.decay, total=f"{column.epochs} epochs", warmup=column.warmup, end=1e-5 / row.lr
             ),
             batch_size=4096,
             compile=True,
@@ -214,7 +214,7 @@ def _coatnet_tuning(row: CoAtNetTuning) -> Callable[[], Recipe]:
             data=DataChoice(source="imagenet", val_fraction=0.01),
             augmentation=augmentation,
             loss=Loss(label_smoothing=0.1),
-            optimiser=Optimiser(rate=5e-5, weight_decay=1e-8, clip=1.0, average=0.9999),
+            optimizer=Optimizer(lr=5e-5, weight_decay=1e-8, clip=1.0, ema=0.9999),
             schedule=Schedule(kind="constant", total="30 epochs", warmup="0 steps"),
             batch_size=COATNET_TUNING_BATCHES[row.before],
             compile=True,

@@ -14,7 +14,7 @@ from dataclasses import replace
 
 from vitlab.core.config import Choice
 from vitlab.data.augmentation import Augmentation
-from vitlab.training.optimisers import Optimiser
+from vitlab.training.optimizers import Optimizer
 from vitlab.training.recipe import DataChoice, Loss, ModelChoice, Recipe
 from vitlab.training.schedules import Schedule
 
@@ -48,7 +48,7 @@ def deit_recipe(
     set: tuple[str, ...] = (),
 ) -> Recipe:
     """The paper's training for any model and data; the rate follows the batch."""
-    rate = 5e-4 * batch_size / 512
+    lr = 5e-4 * batch_size / 512
     return Recipe(
         name=name,
         model=ModelChoice(source=model, drop_path=0.1, set=set),
@@ -56,8 +56,8 @@ def deit_recipe(
         augmentation=AUGMENTATION,
         loss=Loss(label_smoothing=0.1),
         objective=objective,
-        optimiser=Optimiser(rate=rate, weight_decay=0.05),
-        schedule=Schedule(kind="cosine", total=f"{epochs} epochs", warmup="5 epochs", end=1e-5 / rate),
+        optimizer=Optimizer(lr=lr, weight_decay=0.05),
+        schedule=Schedule(kind="cosine", total=f"{epochs} epochs", warmup="5 epochs", end=1e-5 / lr),
         batch_size=batch_size,
         compile=True,
         keep="last",
@@ -93,7 +93,7 @@ def deit_finetuning(
     return replace(
         recipe,
         model=replace(recipe.model, pretrained=True, keep_head=True, image_size=image_size),
-        optimiser=replace(recipe.optimiser, rate=5e-6 * batch_size / 512, weight_decay=1e-8),
+        optimizer=replace(recipe.optimizer, lr=5e-6 * batch_size / 512, weight_decay=1e-8),
         # their warm-up of 5 epochs is the default of their code; its cosine ends where it begins
         schedule=Schedule(kind="constant", total=f"{epochs} epochs", warmup="5 epochs"),
     )

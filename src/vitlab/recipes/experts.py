@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from vitlab.data.augmentation import Augmentation
 from vitlab.recipes.scaling import scaling_recipe
 from vitlab.recipes.small import digits
-from vitlab.training.optimisers import Optimiser
+from vitlab.training.optimizers import Optimizer
 from vitlab.training.recipe import DataChoice, Loss, ModelChoice, Recipe
 from vitlab.training.schedules import Schedule
 
@@ -27,7 +27,7 @@ class Row:
     model: str
     data: str
     epochs: int
-    rate: float
+    lr: float
     clip: float | None = None
     augmentation: Augmentation = PLAIN
 
@@ -51,10 +51,10 @@ def _recipe(name: str, row: Row) -> Callable[[], Recipe]:
             data=DataChoice(source=row.data, val_fraction=0.01),
             augmentation=row.augmentation,
             loss=Loss(kind="sigmoid", head_bias=-10.0),
-            optimiser=Optimiser(rate=row.rate, weight_decay=0.1, clip=row.clip),
-            schedule=Schedule(kind="linear", total=f"{row.epochs} epochs", warmup="10k steps", end=1e-5 / row.rate),
+            optimizer=Optimizer(lr=row.lr, weight_decay=0.1, clip=row.clip),
+            schedule=Schedule(kind="linear", total=f"{row.epochs} epochs", warmup="10k steps", end=1e-5 / row.lr),
             batch_size=4096,
-            spread="experts",
+            strategy="experts",
             checkpoint_every="1000 steps",
             keep="last",
         )
@@ -69,7 +69,7 @@ def _recipe(name: str, row: Row) -> Callable[[], Recipe]:
 
 
 def vmoe_15b_jft() -> Recipe:
-    """V-MoE-15B by the training of "Scaling Vision Transformers", whose set and optimiser it has, its weights sharded.
+    """V-MoE-15B by the training of "Scaling Vision Transformers", whose set and optimizer it has, its weights sharded.
 
     Command: torchrun --nnodes N --nproc-per-node 8 -m vitlab train vmoe-15b-jft --data.source PATH
     Hardware and time: not run here.

@@ -13,7 +13,7 @@ from dataclasses import replace
 
 from vitlab.data.augmentation import Augmentation
 from vitlab.recipes.deit import AUGMENTATION as DEIT
-from vitlab.training.optimisers import Optimiser
+from vitlab.training.optimizers import Optimizer
 from vitlab.training.recipe import DataChoice, Loss, ModelChoice, Recipe
 from vitlab.training.schedules import Schedule
 
@@ -28,7 +28,7 @@ def _better_baseline(epochs: int) -> Recipe:
         ),
         data=DataChoice(source="imagenet", val_fraction=0.01),
         augmentation=Augmentation(crop="paper", policy="randaugment-official", num_ops=2, magnitude=10.0, mixup=0.2),
-        optimiser=Optimiser(rate=1e-3, weight_decay=0.1, clip=1.0),
+        optimizer=Optimizer(lr=1e-3, weight_decay=0.1, clip=1.0),
         schedule=Schedule(kind="cosine", total=f"{epochs} epochs", warmup="10k steps"),
         batch_size=1024,
         compile=True,
@@ -56,9 +56,7 @@ def vit_s16_imagenet_300ep() -> Recipe:
     return _better_baseline(300)
 
 
-def _deit3(
-    name: str, source: str, *, image_size: int, rate: float, drop_path: float, score: str
-) -> Callable[[], Recipe]:
+def _deit3(name: str, source: str, *, image_size: int, lr: float, drop_path: float, score: str) -> Callable[[], Recipe]:
     def build() -> Recipe:
         return Recipe(
             name=name,
@@ -73,8 +71,8 @@ def _deit3(
                 crop="paper", crop_area=(0.08, 1.0), policy="three", jitter=0.3, mixup=0.8, cutmix=1.0
             ),
             loss=Loss(kind="sigmoid", class_mean=True, whole=True),
-            optimiser=Optimiser(name="lamb", rate=rate, weight_decay=0.05, clip=1.0),
-            schedule=Schedule(kind="cosine", total="800 epochs", warmup="5 epochs", end=1e-5 / rate),
+            optimizer=Optimizer(name="lamb", lr=lr, weight_decay=0.05, clip=1.0),
+            schedule=Schedule(kind="cosine", total="800 epochs", warmup="5 epochs", end=1e-5 / lr),
             batch_size=2048,
             compile=True,
             keep="last",
@@ -103,7 +101,7 @@ def _deit3_finetuning(name: str, before: str, *, image_size: int, drop_path: flo
             data=DataChoice(source="imagenet", val_fraction=0.01),
             augmentation=replace(DEIT, erase=0.0),
             loss=Loss(label_smoothing=0.1),
-            optimiser=Optimiser(rate=1e-5, weight_decay=0.1),
+            optimizer=Optimizer(lr=1e-5, weight_decay=0.1),
             # their cosine ends at their code's least rate, 1e-5, where it begins
             schedule=Schedule(kind="constant", total="20 epochs", warmup="5 epochs"),
             batch_size=512,
@@ -126,13 +124,13 @@ RECIPES: dict[str, Callable[[], Recipe]] = {
     "vit-s16-imagenet-90ep": vit_s16_imagenet_90ep,
     "vit-s16-imagenet-300ep": vit_s16_imagenet_300ep,
     "deit3-s16-imagenet": _deit3(
-        "deit3-s16-imagenet", "vit-s16-224", image_size=224, rate=4e-3, drop_path=0.05, score="81.4%"
+        "deit3-s16-imagenet", "vit-s16-224", image_size=224, lr=4e-3, drop_path=0.05, score="81.4%"
     ),
     "deit3-b16-imagenet": _deit3(
         "deit3-b16-imagenet",
         "vit-b16-224",
         image_size=192,
-        rate=3e-3,
+        lr=3e-3,
         drop_path=0.2,
         score="83.8% after the 20 epochs at 224 px",
     ),

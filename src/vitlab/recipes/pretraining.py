@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from vitlab.data.augmentation import Augmentation
-from vitlab.training.optimisers import Optimiser
+from vitlab.training.optimizers import Optimizer
 from vitlab.training.recipe import DataChoice, Loss, ModelChoice, Recipe
 from vitlab.training.schedules import Schedule
 
@@ -19,7 +19,7 @@ class Row:
     model: str
     data: str
     epochs: int
-    rate: float
+    lr: float
     decay: str  # of the rate: linear or cosine
     weight_decay: float
     dropout: float
@@ -65,9 +65,9 @@ def _recipe(name: str, row: Row) -> Callable[[], Recipe]:
             data=DataChoice(source=row.data, val_fraction=0.01),
             augmentation=Augmentation(crop="paper", flip=0.5),
             loss=Loss(kind="sigmoid", head_bias=-10.0) if several else Loss(),
-            optimiser=Optimiser(
+            optimizer=Optimizer(
                 name="adamw",
-                rate=row.rate,
+                lr=row.lr,
                 weight_decay=row.weight_decay,
                 clip=1.0 if row.data == "imagenet" else None,
             ),
@@ -75,7 +75,7 @@ def _recipe(name: str, row: Row) -> Callable[[], Recipe]:
                 kind="linear" if row.decay == "linear" else "cosine",
                 total=f"{row.epochs} epochs",
                 warmup="10k steps",
-                end=1e-5 / row.rate if row.decay == "linear" else 0.0,  # the authors' code ends at 1e-5
+                end=1e-5 / row.lr if row.decay == "linear" else 0.0,  # the authors' code ends at 1e-5
             ),
             batch_size=4096,
             compile=True,

@@ -9,24 +9,24 @@ own with --data.source. Their Adafactor does not limit the size of single update
 from collections.abc import Callable
 
 from vitlab.data.augmentation import Augmentation
-from vitlab.training.optimisers import Optimiser
+from vitlab.training.optimizers import Optimizer
 from vitlab.training.recipe import DataChoice, Loss, ModelChoice, Recipe
 from vitlab.training.schedules import Schedule
 
-SHARDED = 16_384  # images a step
+SHARDED = 16_384  # images per step
 
 
 def scaling_recipe(name: str, model: str, *, data: str = "jft", batch_size: int = SHARDED) -> Recipe:
-    """The training of g and G for any model, its weights and optimiser sharded over all processes."""
+    """The training of g and G for any model, its weights and optimizer sharded over all processes."""
     return Recipe(
         name=name,
         model=ModelChoice(source=model, checkpoint_blocks=True),
         data=DataChoice(source=data, val_fraction=0.001),
         augmentation=Augmentation(crop="paper", flip=0.5),
         loss=Loss(kind="sigmoid", head_bias=-10.0),
-        optimiser=Optimiser(
+        optimizer=Optimizer(
             name="adafactor",
-            rate=8e-4,
+            lr=8e-4,
             momentum=0.9,
             weight_decay=0.03,
             head_weight_decay=3.0,
@@ -35,7 +35,7 @@ def scaling_recipe(name: str, model: str, *, data: str = "jft", batch_size: int 
         ),
         schedule=Schedule(kind="rsqrt", total="1M steps", warmup="10k steps", timescale="10k steps", cooldown="5%"),
         batch_size=batch_size,
-        spread="shard",
+        strategy="shard",
         checkpoint_every="1000 steps",
         evaluate_every="1000 steps",
         log_every="50 steps",
@@ -47,7 +47,7 @@ def _recipe(name: str, model: str, words: str) -> Callable[[], Recipe]:
     def build() -> Recipe:
         return scaling_recipe(name, model)
 
-    build.__doc__ = f"""{words} on JFT-3B for a million steps (arXiv 2106.04560), weights and optimiser sharded.
+    build.__doc__ = f"""{words} on JFT-3B for a million steps (arXiv 2106.04560), weights and optimizer sharded.
 
     Command: torchrun --nnodes N --nproc-per-node 8 -m vitlab train {name} --data.source PATH
     Hardware and time: not run here.

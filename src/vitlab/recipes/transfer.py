@@ -5,8 +5,8 @@ import math
 from typing import Any
 
 from vitlab.models.bit import BiTConfig
-from vitlab.models.timm_adapter import size_from
-from vitlab.models.timm_build import TimmConfig
+from vitlab.models.timm.adapter import size_from
+from vitlab.models.timm.build import TimmConfig
 from vitlab.models.vit import ViTConfig
 from vitlab.recipes.bit import bit_recipe
 from vitlab.recipes.finetuning import budget, finetune_recipe
@@ -25,7 +25,7 @@ def transfer_recipe(
     on_gpu: bool,
     held_out: float,
     steps: int | None = None,
-    rate: float | None = None,
+    lr: float | None = None,
     batch_size: int | None = None,
     image_size: int | None = None,
 ) -> Recipe:
@@ -42,15 +42,15 @@ def transfer_recipe(
         recipe = dataclasses.replace(rule, batch_size=batch, keep="best")
         if image_size is None and on_gpu:
             image_size = rule.model.image_size
-        if rate is None:
-            rate = rule.optimiser.rate * (batch / rule.batch_size) ** 0.5
+        if lr is None:
+            lr = rule.optimizer.lr * (batch / rule.batch_size) ** 0.5
         schedule = rule.schedule
         if steps is not None:
             schedule = dataclasses.replace(schedule, total=f"{steps} steps", warmup="20%")
         return dataclasses.replace(
             recipe,
             model=dataclasses.replace(rule.model, image_size=image_size),
-            optimiser=dataclasses.replace(rule.optimiser, rate=rate),
+            optimizer=dataclasses.replace(rule.optimizer, lr=lr),
             schedule=schedule,
         )
     if image_size is None and on_gpu:
@@ -60,7 +60,7 @@ def transfer_recipe(
         data,
         model,
         steps=total_steps,
-        rate=spent.rate if rate is None else rate,
+        lr=spent.lr if lr is None else lr,
         warmup=min(spent.warmup, total_steps // 5),
         held_out=held_out,
         image_size=image_size,

@@ -5,6 +5,7 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+from vitlab.core.words import count
 from vitlab.reporting.markup import Html, join, tag
 
 WIDTH, HEIGHT = 400, 230
@@ -69,13 +70,15 @@ def line_chart(curves: Sequence[Curve], *, label: str, x_label: str, form: Form,
 
 def reliability_chart(bins: Sequence[tuple[float, float, int]], *, label: str) -> Html:
     """How often it was right (upwards) for how sure it was (across), a disc for each bin, larger for more images."""
-    across = Scale((0, 0.25, 0.5, 0.75, 1), LEFT, WIDTH - RIGHT)
+    across = Scale((0, 0.25, 0.5, 0.75, 1), LEFT + 8, WIDTH - RIGHT)
     upward = Scale((0, 0.25, 0.5, 0.75, 1), HEIGHT - BOTTOM, TOP)
     parts = [*_axes(across, upward, "how sure it was", _percent)]
+    beside = f"translate(9 {(upward.start + upward.end) / 2:.1f}) rotate(-90)"
+    parts.append(tag("text", "how often it was right", class_="axis", text_anchor="middle", transform=beside))
     parts.append(tag("line", class_="guide", x1=across.start, y1=upward.start, x2=across.end, y2=upward.end))
     most = max((amount for _, _, amount in bins), default=1)
     for sure, right, amount in bins:
-        words = f"{amount:,} pictures: {sure:.0%} sure, right {right:.0%} of the time"
+        words = f"{count(amount, 'picture')}: {sure:.0%} sure, right {right:.0%} of the time"
         disc = {"cx": across.place(sure), "cy": upward.place(right), "r": 3 + 8 * math.sqrt(amount / most)}
         parts.append(tag("circle", tag("title", words), class_="disc", **disc))
     return _svg(parts, label)

@@ -1,12 +1,12 @@
-"""How a run learned: loss, accuracy and learning rate from what it logged."""
+"""How a run learned: loss, scores and learning rate from what it logged."""
 
 from collections.abc import Sequence
 
+from vitlab.core.words import number, percent
 from vitlab.reporting.charts import Curve, Form, Point, line_chart
 from vitlab.reporting.facts import Facts
 from vitlab.reporting.glossary import term
 from vitlab.reporting.markup import Html, tag
-from vitlab.reporting.words import number, percent
 
 
 def curves(facts: Facts) -> list[Html]:
@@ -27,8 +27,8 @@ def curves(facts: Facts) -> list[Html]:
         best = max(found[1].points, key=lambda point: point[1]) if selects else None
         if drawn := [curve for curve in found if curve.points]:
             charts.append(_chart(title, drawn, across, form, best))
-    if rates := points("rate"):
-        charts.append(_chart("Learning rate", [Curve("learning rate", "c", rates, end=False)], across, number, None))
+    if lrs := points("lr"):
+        charts.append(_chart("Learning rate", [Curve("learning rate", "c", lrs, end=False)], across, number, None))
     if not charts:
         return [tag("p", "Nothing was logged yet.")]
     words = [
@@ -44,18 +44,18 @@ def curves(facts: Facts) -> list[Html]:
 
 
 def _scores(facts: Facts) -> list[tuple[str, str, Form]]:
-    """Title, name and form of what is drawn besides the loss: accuracy, or all that the task logged of validation."""
+    """Title, name and form of what is drawn besides the loss: all that the task logged."""
     if facts.purpose.headless:  # what selects is the loss
         return []
-    if facts.purpose.tells_classes:
-        return [(f"{'Labels right' if facts.by_label else 'Accuracy'}: higher is better", "accuracy", _percent)]
-    logged = dict.fromkeys(name[4:] for line in facts.record.lines for name in line if name.startswith("val "))
-    names = [name for name in logged if name not in ("loss", "score", "count")] or ["score"]
-    shares = facts.purpose.shares
-    return [
-        (f"{name[:1].upper()}{name[1:]}" if name.islower() else name, name, _percent if name in shares else number)
-        for name in names
-    ]
+    shares, told = facts.purpose.shares, facts.context
+    names = dict.fromkeys(
+        name.removeprefix("val ")
+        for line in facts.record.lines
+        for name in line
+        if name.startswith("val ") or name in shares
+    )
+    kept = [name for name in names if name not in ("loss", "score", "count")] or ["score"]
+    return [(facts.purpose.task.curve_title(name, told), name, _percent if name in shares else number) for name in kept]
 
 
 def _chart(title: str, found: Sequence[Curve], across: str, form: Form, best: Point | None) -> Html:

@@ -6,11 +6,14 @@ from dataclasses import dataclass
 from matplotlib.figure import Figure
 from PIL import Image
 
-from vitlab.inspection.document import Panel
+from vitlab.core.words import count
+from vitlab.inspection.document import Panel, panel_markup
 from vitlab.inspection.drawing import draw_svg, inline_svg
 from vitlab.inspection.examine import examine
 from vitlab.inspection.write import model_figures, view_figures
 from vitlab.models.contract import Model
+from vitlab.reporting.glossary import term
+from vitlab.reporting.markup import Html, tag
 
 SECTIONS = ("distance", "filters", "positions")  # of what inspect draws of a whole model
 
@@ -44,6 +47,29 @@ def look_inside(
         (title, _panel(figure, caption)) for title, name, figure, caption in model_figures(findings) if name in SECTIONS
     ]
     return Inside(tuple(looked), tuple(sections), findings.missing, findings.num_images)
+
+
+def drawn_inside(found: Inside) -> list[Html]:
+    """What inspect shows, as the page has it."""
+    parts: list[Html] = []
+    if found.looked:
+        parts.append(tag("h3", "Where it looked"))
+        parts.append(
+            tag(
+                "p",
+                "The picture as the model sees it; beside it, yellow is where it looked (",
+                term("attention"),
+                " followed back through all layers), and on the right what spoke for its answer.",
+            )
+        )
+        parts.append(tag("div", *(Html(panel_markup(panel)) for panel in found.looked), class_="looked"))
+    for title, panel in found.sections:
+        parts += [tag("h3", title), Html(panel_markup(panel))]
+    if found.num_images and any(title == "How far it looks" for title, _ in found.sections):
+        parts.append(tag("p", f"Averages are over {count(found.num_images, 'held-out picture')}.", class_="faint"))
+    if found.missing:
+        parts.append(tag("p", " ".join(found.missing), class_="faint"))
+    return parts
 
 
 def _panel(figure: Figure, caption: str) -> Panel:

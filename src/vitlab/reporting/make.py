@@ -2,7 +2,7 @@
 
 import itertools
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -14,15 +14,14 @@ from vitlab.core.files import atomic_file
 from vitlab.data.contract import DataSet, Split
 from vitlab.evaluation.cost import model_cost, spent
 from vitlab.models.contract import Model
-from vitlab.reporting.answers import answer_words
 from vitlab.reporting.facts import Facts
 from vitlab.reporting.inside import Inside, look_inside
-from vitlab.reporting.measure import Answer, Measured, affordable, check_limit, evenly, held_out, measure
 from vitlab.reporting.page import page
 from vitlab.reporting.pictures import picture_at
 from vitlab.reporting.purpose import Purpose
 from vitlab.reporting.record import RunRecord, read_run
-from vitlab.reporting.tested import score_task
+from vitlab.reporting.tested import affordable, check_limit, evenly, examine_task, held_out, looked_at
+from vitlab.tasks.results import Example, Tested
 from vitlab.weights.load import load
 
 NAME = "report.html"
@@ -58,7 +57,7 @@ def make_report(
     device: torch.device | str = "cpu",
     progress: Callable[[int, int], None] | None = None,
 ) -> Report:
-    """Write the report of a run that has ended, goes on, or was killed; what cannot be had is said on the page.
+    """Write the report of a run that has ended, is running, or was killed; what cannot be had is said on the page.
 
     `plan` opens the run's data, `purpose` says what its model is for, by default classification. `images` is how many
     held-out pictures to look at; by default what takes some seconds.
@@ -72,41 +71,37 @@ def make_report(
     purpose = purpose or Purpose()
     if model is not None and getattr(model.config, "num_classes", None) == 0:
         purpose = replace(purpose, headless=True)
-    measured, tested, inside = None, None, None
+    tested, looked = None, None
     if model is not None and planned is not None:
-        model, dataset = model.to(device), planned.dataset
-        where = torch.device(device)
-        limit = affordable(model, where) if images is None else images
-        try:
-            if purpose.tells_classes:
-                measured = measure(model, dataset, limit=limit, device=where, progress=progress)
-            elif not purpose.headless:
-                tested = score_task(model, purpose, dataset, limit=limit, device=where, progress=progress)
-        except Error as error:
-            missing.append(f"The model could not be measured: {error}")
-        if measured is not None:
-            inside = _inside(model, measured, missing)
-        elif (held := held_out(dataset)) is not None and not (missing or purpose.tells_classes):
-            inside = _averages(model, held[1].take(evenly(len(held[1]), AVERAGED)), missing)
-        elif not missing:
+        model, dataset, where = model.to(device), planned.dataset, torch.device(device)
+        held, limit = held_out(dataset), affordable(model, where) if images is None else images
+        if held is None:
             missing.append("The data has no held-out part, so nothing can be said on pictures that were not learned.")
+        elif purpose.headless:
+            looked = looked_at(held[1], AVERAGED)
+        else:
+            try:
+                tested = examine_task(model, purpose, dataset, limit=limit, device=where, progress=progress)
+                looked = looked_at(held[1], limit)
+            except Error as error:
+                missing.append(f"The model could not be measured: {error}")
     facts = Facts(
         record=record,
         dataset=None if planned is None else planned.dataset,
         total_steps=None if planned is None else planned.steps,
         purpose=purpose,
-        measured=measured,
         tested=tested,
-        inside=inside,
         spent=spent(folder) if record.lines or record.result else None,
         model_cost=None if model is None else model_cost(model),
         missing=tuple(missing),
     )
+    if model is not None and looked is not None:
+        facts = replace(facts, inside=_inside(model, facts, looked, missing), missing=tuple(missing))
     path = folder / NAME
     with atomic_file(path) as partial:
         partial.write_text(page(facts), encoding="utf-8", errors="backslashreplace")  # a name may not be UTF-8
-    seconds, looked_at = time.perf_counter() - start, measured or tested
-    return Report(path, record.state, 0 if looked_at is None else looked_at.num, seconds, tuple(missing))
+    seconds = time.perf_counter() - start
+    return Report(path, record.state, 0 if tested is None else tested.num, seconds, tuple(missing))
 
 
 def _planned(record: RunRecord, plan: Callable[[], Plan], missing: list[str]) -> Plan | None:
@@ -133,42 +128,26 @@ def _model(folder: Path, missing: list[str]) -> Model | None:
         return None
 
 
-def _inside(model: Model, measured: Measured, missing: list[str]) -> Inside | None:
+def _inside(model: Model, facts: Facts, split: Split, missing: list[str]) -> Inside | None:
     """Attention of some answers, right and wrong, and averages over some pictures, spread evenly."""
-    shown = [
-        (answer_words(answer), picture)
-        for answer in _telling(measured)
-        if (picture := picture_at(measured.split, answer.place)) is not None
-    ]
-    return _looked_inside(model, shown, _pictures(measured), missing)
-
-
-def _averages(model: Model, split: Split, missing: list[str]) -> Inside | None:
-    """Averages over pictures, without maps of single ones: there is no class to ask about."""
-    pictures = (picture_at(split, place) for place in range(len(split)))
-    return _looked_inside(model, (), (picture for picture in pictures if picture is not None), missing)
-
-
-def _looked_inside(
-    model: Model, shown: Sequence[tuple[str, Image.Image]], pictures: Iterator[Image.Image], missing: list[str]
-) -> Inside | None:
+    tested, shown, num = facts.tested, list[tuple[str, Image.Image]](), AVERAGED
+    if tested is not None:
+        num = min(AVERAGED, max(tested.num // 4, 8))
+        for example in _telling(tested):
+            if (picture := picture_at(split, example.place)) is not None:
+                shown.append((facts.purpose.task.caption(example, facts.context), picture))
+    pictures = (picture_at(split, place) for place in evenly(len(split), num).tolist())
     try:
-        return look_inside(model, shown, pictures)
+        return look_inside(model, shown, (picture for picture in pictures if picture is not None))
     except Error as error:
         missing.append(f"The inside of the model could not be looked at. {error}")
         return None
 
 
-def _telling(measured: Measured) -> list[Answer]:
-    """Right and wrong answers in turn, of different classes as far as there are."""
-    pairs = itertools.zip_longest(measured.best, measured.worst)
-    answers = [answer for pair in pairs for answer in pair if answer is not None]
-    first = {answer.truth: answer for answer in reversed(answers)}
-    order = sorted(answers, key=lambda answer: first[answer.truth] is not answer)  # stable
+def _telling(tested: Tested) -> list[Example]:
+    """Right and wrong answers in turn, of different classes as far as there are; without classes to ask about, none."""
+    pairs = itertools.zip_longest(tested.best, tested.worst)
+    examples = [each for pair in pairs for each in pair if each is not None and each.answer.kind == "classes"]
+    first = {example.truth.words(): example for example in reversed(examples)}
+    order = sorted(examples, key=lambda example: first[example.truth.words()] is not example)  # stable
     return order[:MAPPED]
-
-
-def _pictures(measured: Measured) -> Iterator[Image.Image]:
-    for place in evenly(len(measured.split), min(AVERAGED, max(measured.num // 4, 8))).tolist():
-        if (picture := picture_at(measured.split, place)) is not None:
-            yield picture

@@ -33,12 +33,18 @@ def picture_at(split: Split, place: int) -> Image.Image | None:
         return None
 
 
+def shrunk(picture: Image.Image) -> Image.Image:
+    """A picture of at most the size that a page holds."""
+    small = picture.copy()
+    small.thumbnail((SIDE, SIDE), Image.Resampling.LANCZOS)
+    return small
+
+
 def thumbnail(picture: Image.Image) -> Thumbnail:
     """As PNG where it is tiny, else shrunk and as JPEG."""
     if max(picture.size) <= TINY:
         return Thumbnail(_address(picture, "png"), *picture.size, tiny=True)
-    small = picture.copy()
-    small.thumbnail((SIDE, SIDE), Image.Resampling.LANCZOS)
+    small = shrunk(picture)
     return Thumbnail(_address(small, "jpeg"), *small.size, tiny=False)
 
 

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from vitlab.core.registry import is_in_a_file
+from vitlab.core.registry import is_file_reference
 from vitlab.objectives.cross_entropy import Loss
 from vitlab.tasks.classification import TASK, Classification
 from vitlab.tasks.contract import Task
@@ -20,21 +20,16 @@ class Purpose:
     headless: bool = False  # the model gives features: an objective of its own was minimised
 
     @property
-    def tells_classes(self) -> bool:
-        return self.task.tells_classes and not self.headless
-
-    @property
     def shares(self) -> frozenset[str]:
         """The scores that are shown as percentages."""
         return frozenset() if self.headless else self.task.shares
 
     @property
+    def terms(self) -> Mapping[str, str]:
+        """What the glossary explains for the task."""
+        return {} if self.headless else self.task.terms
+
+    @property
     def given(self) -> tuple[str, ...]:
         """What a command needs besides the model, so that it is taken for its task."""
-        return ("--task", self.name) if is_in_a_file(self.name) else ()
-
-    def words(self, scores: Mapping[str, float]) -> str:
-        """The scores that matter."""
-        if self.headless:
-            return f"loss {scores['loss']:.4g}" if "loss" in scores else ""
-        return self.task.words(scores) or (f"score {scores['score']:.4g}" if "score" in scores else "")
+        return ("--task", self.name) if is_file_reference(self.name) else ()

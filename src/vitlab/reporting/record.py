@@ -1,7 +1,6 @@
 """A run's folder as it stands: what was asked for, what was logged, and how far it is."""
 
 import fcntl
-import json
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -9,7 +8,7 @@ from pathlib import Path
 from typing import Any, Literal, TypeAlias
 
 from vitlab.core.errors import Error
-from vitlab.core.record import read_json
+from vitlab.core.record import read_json, read_metrics
 
 State: TypeAlias = Literal["done", "early", "under way", "unfinished"]
 Line: TypeAlias = Mapping[str, Any]
@@ -71,7 +70,7 @@ class RunRecord:
 
 
 def read_run(folder: Path) -> RunRecord:
-    """The record of a run that has ended, goes on, or was killed at any instant."""
+    """The record of a run that has ended, is running, or was killed at any instant."""
     if not folder.is_dir():
         raise Error(f"There is no folder {folder}: give the folder of a run.")
     if not (folder / "recipe.json").is_file():
@@ -82,7 +81,7 @@ def read_run(folder: Path) -> RunRecord:
         recipe=read_json(folder / "recipe.json"),
         environment=_optional(folder / "environment.json"),
         data=_optional(folder / "data.json"),
-        lines=_lines(folder / "metrics.jsonl"),
+        lines=read_metrics(folder / "metrics.jsonl"),
         result=result,
         state=_state(folder, result),
     )
@@ -110,18 +109,3 @@ def _held(lock: Path) -> bool:
 
 def _optional(path: Path) -> dict[str, Any]:
     return read_json(path) if path.exists() else {}
-
-
-def _lines(path: Path) -> tuple[Line, ...]:
-    """The whole lines of a log; one that is being written, or that a crash cut short, is left out."""
-    if not path.exists():
-        return ()
-    found: list[Line] = []
-    for text in path.read_text(encoding="utf-8", errors="replace").splitlines():
-        try:
-            line = json.loads(text)
-        except ValueError:
-            continue
-        if isinstance(line, dict) and isinstance(line.get("step"), int):
-            found.append(line)
-    return tuple(found)

@@ -1,62 +1,16 @@
-"""The sections of a report about the run: its numbers, its cost, how it was made, what comes next."""
+"""The sections of a report about the run: its cost, how it was made, what comes next."""
 
 import json
 import statistics
 from collections.abc import Sequence
 
+from vitlab.core.words import command, duration, flops, millions, number
 from vitlab.evaluation.cost import Spent, exaflops
 from vitlab.reporting.advice import Note
 from vitlab.reporting.facts import Facts
-from vitlab.reporting.glossary import GLOSSARY, anchor, term
+from vitlab.reporting.glossary import Glossary, anchor, term
 from vitlab.reporting.markup import Html, join, tag
-from vitlab.reporting.measure import Number
 from vitlab.reporting.record import RunRecord
-from vitlab.reporting.words import command, duration, flops, millions, number, percent
-
-ROWS = {  # a measured number: the term that explains it, and its name in the table
-    "accuracy": ("accuracy", "accuracy: right answers"),
-    "top-5": ("top-5", "right answer among the first five"),
-    "balanced accuracy": ("balanced accuracy", "balanced accuracy"),
-    "mAP": ("mAP", "mean average precision (mAP)"),
-    "all labels right": ("all labels right", "all labels right"),
-    "calibration error": ("calibration error", "calibration error"),
-    "log loss": ("log loss", "log loss"),
-}
-
-
-def numbers(facts: Facts) -> list[Html]:
-    """Every measured number with its interval."""
-    measured = facts.measured
-    assert measured is not None
-    where = term(f"{'test' if measured.part == 'test' else 'validation'} pictures")
-    amount = f"all {measured.of:,} " if measured.whole else f"{measured.num:,} of the {measured.of:,} "
-    intro = ["Measured for this report on ", amount, where, "."]
-    if not measured.whole:
-        intro.append(" They were chosen evenly; more are looked at with --images.")
-    head = tag(
-        "tr",
-        tag("th", "measure", scope="col"),
-        tag("th", "value", scope="col", class_="amount"),
-        tag("th", term("95% interval"), scope="col", class_="amount"),
-    )
-    rows = [
-        tag(
-            "tr",
-            tag("th", _named(name), scope="row"),
-            tag("td", _value(found), class_="amount"),
-            tag("td", _interval(found) or "not known", class_="amount"),
-        )
-        for name, found in measured.numbers.items()
-    ]
-    parts = [tag("p", *intro), tag("table", tag("thead", head), tag("tbody", *rows), class_="plain")]
-    if measured.guess is not None:
-        words = f"right {percent(measured.guess)} of the time at best."
-        parts.append(tag("p", f"For comparison: one and the same answer for all would be {words}", class_="faint"))
-    best = facts.headline
-    if best is not None and best.count > measured.num:
-        words = f"{percent(best.number.value)} on all {best.count:,} when it ended."
-        parts.append(tag("p", f"The run itself measured {words}", class_="faint"))
-    return parts
 
 
 def cost(facts: Facts) -> list[Html]:
@@ -69,9 +23,9 @@ def cost(facts: Facts) -> list[Html]:
         if facts.epoch_steps:
             passes = term("epoch", "passes over the training pictures (epochs)")
             rows.append((passes, number(record.step / facts.epoch_steps)))
-    speeds = [speed for _, speed in record.series("images a second")]
+    speeds = [speed for _, speed in record.series("images per second")]
     if speeds:
-        rows.append(("speed in training", f"{statistics.median(speeds):,.0f} pictures a second"))
+        rows.append(("speed in training", f"{statistics.median(speeds):,.0f} pictures per second"))
     rows.append(("device", record.device))
     if facts.model_cost is not None:
         rows.append((term("parameters", "size of the model (parameters)"), millions(facts.model_cost["parameters"])))
@@ -116,28 +70,13 @@ def steps(found: Sequence[Note]) -> Html:
     return tag("dl", *parts, class_="steps")
 
 
-def glossary() -> Html:
+def explained(glossary: Glossary) -> Html:
     """All terms."""
     parts: list[Html] = []
-    for name, words in GLOSSARY.items():
+    for name, words in glossary.terms.items():
         parts += [tag("dt", name, id=anchor(name)), tag("dd", words)]
-    words = f"{len(GLOSSARY)} terms, each in a sentence"
+    words = f"{len(glossary.terms)} terms, each in a sentence"
     return tag("details", tag("summary", words), tag("dl", *parts, class_="terms"), class_="printed")
-
-
-def _named(name: str) -> Html:
-    known, shown = ROWS.get(name, ("top-5", f"right answer among the first {name.removeprefix('top-')}"))
-    return term(known, shown)
-
-
-def _value(found: Number) -> str:
-    return percent(found.value) if found.percent else f"{found.value:.3f}"
-
-
-def _interval(found: Number) -> str | None:
-    if found.low is None or found.high is None:
-        return None
-    return f"{percent(found.low)} to {percent(found.high)}" if found.percent else f"{found.low:.3f} to {found.high:.3f}"
 
 
 def _arithmetic(forward: float, spent: Spent) -> str:

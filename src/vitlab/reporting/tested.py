@@ -1,23 +1,28 @@
-"""A run's model over held-out pictures by its task's own score, with the answers that stand out."""
+"""A run's model over held-out pictures, as its task looks at them."""
 
-import math
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple
 
+import numpy as np
 import torch
+from jaxtyping import Int
 from torch import Tensor
 
+from vitlab.core.errors import Error
 from vitlab.data.contract import Array, DataSet, Split
-from vitlab.data.loader import evaluation_batches
-from vitlab.data.targets import as_target
+from vitlab.evaluation.cost import model_cost
 from vitlab.models.contract import Model, evaluating
-from vitlab.reporting.measure import BATCH, evenly, held_out
+from vitlab.reporting.pictures import picture_at, shrunk
 from vitlab.reporting.purpose import Purpose
-from vitlab.tasks.sections import Example, Tested
+from vitlab.tasks.results import Chosen, Example, Tested
+from vitlab.tasks.scoring import held_batches
 
-SHOWN = 4  # answers of each kind
+BUDGET = {"cpu": 2e12, "cuda": 2e15}  # FLOPs that are spent on looking: some seconds
+FEWEST, MOST = 64, 10_000  # pictures that are looked at unless a number is given
 FEW_IMAGES = 1000  # below, starting workers takes longer than decoding
+BATCH = 64
+TOP = 5  # classes of an answer that are kept
 
 
 class Seen(NamedTuple):
@@ -29,7 +34,38 @@ class Seen(NamedTuple):
     places: list[int]
 
 
-def score_task(
+def held_out(dataset: DataSet) -> tuple[str, Split] | None:
+    """The part that training saw least of: test, or else what chose the best weights."""
+    for name in ("test", "val"):
+        if name in dataset.splits and len(dataset.splits[name]):
+            return name, dataset.splits[name]
+    return None
+
+
+def evenly(amount: int, limit: int) -> Int[np.ndarray, "n"]:
+    """At most so many places, evenly spread: data sets are often sorted by class."""
+    return np.linspace(0, amount - 1, min(amount, limit)).round().astype(np.int64)
+
+
+def looked_at(whole: Split, limit: int) -> Split:
+    """At most so many pictures of a part."""
+    return whole.take(evenly(len(whole), limit)) if len(whole) > limit else whole
+
+
+def affordable(model: Model, device: torch.device) -> int:
+    """How many pictures some seconds suffice for; a function of the model, so that a report can be made again."""
+    flops = max(model_cost(model)["flops"], 1)
+    budget = BUDGET["cuda" if device.type == "cuda" else "cpu"]
+    return int(min(max(budget / flops, FEWEST), MOST))
+
+
+def check_limit(images: int | None) -> None:
+    """Refuse a number of pictures that is none."""
+    if images is not None and images < 1:
+        raise Error(f"The number of images must be at least 1, not {images}.")
+
+
+def examine_task(
     model: Model,
     purpose: Purpose,
     dataset: DataSet,
@@ -43,22 +79,18 @@ def score_task(
     if found is None:
         return None
     part, whole = found
-    split = whole.take(evenly(len(whole), limit)) if len(whole) > limit else whole
-    scorer, sums, alone = purpose.task.scorer(purpose.loss, dataset), list[Tensor](), list[tuple[float, float, int]]()
-    for seen in _batches(model, purpose.task.target, split, device):
-        for row, place in enumerate(seen.places):  # an image by itself, so that the best and the worst are known
-            one = slice(row, row + 1)
-            own = scorer.sums(seen.outputs[one], seen.target[one], torch.ones(1, dtype=torch.bool, device=device))
-            scores = scorer.scores(own)
-            if math.isfinite(scores["score"]):
-                alone.append((scores["score"], -scores["loss"], place))
-            sums = [own if not sums else sums[0] + own]
+    split, task = looked_at(whole, limit), purpose.task
+    examiner = task.examiner(purpose.loss, dataset)
+    for seen in _batches(model, task.target, split, dataset, device):
+        if seen.places:
+            examiner.add(seen.outputs, seen.target, seen.places)
         if progress is not None:
             progress(min(seen.places[-1] + 1, len(split)) if seen.places else 0, len(split))
-    total = sums[0].cpu()
-    scores = scorer.scores(total)
-    order = sorted(alone, reverse=True)
-    shown = min(SHOWN, len(order) // 2)
+    if examiner.sums is None:
+        raise Error(f"none of its {len(split):,} held-out pictures can be read.")
+    total = examiner.sums.cpu()
+    scores = examiner.scorer.scores(total)
+    best, worst = (_examples(model, purpose, split, dataset, chosen, device) for chosen in examiner.standing_out())
     return Tested(
         part=part,
         of=len(whole),
@@ -66,45 +98,55 @@ def score_task(
         scores=scores,
         sums=total,
         labels=model.labels or (),
-        best=tuple(_examples(model, purpose, split, order[:shown], device)),
-        worst=tuple(_examples(model, purpose, split, order[len(order) - shown :][::-1], device)),
+        best=tuple(best),
+        worst=tuple(worst),
+        details=examiner.details(),
     )
 
 
 def _examples(
-    model: Model, purpose: Purpose, split: Split, chosen: list[tuple[float, float, int]], device: torch.device
+    model: Model, purpose: Purpose, split: Split, dataset: DataSet, chosen: Sequence[Chosen], device: torch.device
 ) -> Iterator[Example]:
     if not chosen:
         return
-    some = split.take([place for _, _, place in chosen])
-    for seen in _batches(model, purpose.task.target, some, device):
-        answers = purpose.task.answers(model, seen.outputs, 5)
+    some, task = split.take([each.place for each in chosen]), purpose.task
+    for seen in _batches(model, task.target, some, dataset, device):
+        answers = task.answers(model, seen.outputs, TOP)
         for row, (place, answer) in enumerate(zip(seen.places, answers, strict=True)):
+            target, picture = seen.target[row].cpu(), picture_at(some, place)
+            if picture is None:
+                continue
             yield Example(
-                where=os.path.basename(some.images.where(place)),  # noqa: PTH119  it may be no path
+                where=some.images.where(place),
                 pixels=seen.pixels[row],
-                target=seen.target[row].cpu(),
+                picture=np.asarray(shrunk(picture)),
+                target=target,
+                truth=task.truth(model, target, answer),
                 answer=answer,
-                score=chosen[place][0],
+                score=chosen[place].score,
+                place=chosen[place].place,
             )
 
 
-def _batches(model: Model, name: str, split: Split, device: torch.device) -> Iterator[Seen]:
-    batches = evaluation_batches(
+def _batches(model: Model, name: str, split: Split, dataset: DataSet, device: torch.device) -> Iterator[Seen]:
+    weight = next(model.parameters()).dtype
+    num_classes = dataset.num_classes or int(getattr(model.config, "num_classes", 0))
+    batches = held_batches(
         split,
+        name,
         model.preprocess,
-        targets=(name,),
+        num_classes=num_classes,
+        device=device,
         batch_size=BATCH,
         num_workers=0 if len(split) < FEW_IMAGES else min(os.cpu_count() or 1, 4),
         max_damaged=1.0,
     )
-    weight, target = next(model.parameters()).dtype, split.targets[name]
-    num_classes = int(getattr(model.config, "num_classes", 0))
     with evaluating(model), torch.no_grad():
         for batch in batches:
-            images = batch.images[batch.counts]
-            if not len(images):
+            keep = batch.counts
+            places = batch.indices[keep.cpu()].tolist()
+            if not places:
                 continue
-            outputs = model(model.preprocess.normalise(images.to(device)).to(weight)).float()
-            values = as_target(batch.targets[name][batch.counts].to(device), target.kind, num_classes)
-            yield Seen(images.permute(0, 2, 3, 1).numpy(), outputs, values, batch.indices[batch.counts].tolist())
+            outputs = model(batch.images[keep].to(weight)).float()
+            pixels = batch.pixels[keep.cpu()].permute(0, 2, 3, 1).numpy()
+            yield Seen(pixels, outputs, batch.target[keep], places)

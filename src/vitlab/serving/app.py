@@ -1,4 +1,4 @@
-"""The ASGI application: the routes of a service behind the gate."""
+"""The ASGI application: the routes of a service behind the middleware."""
 
 import json
 from collections.abc import AsyncIterator
@@ -10,7 +10,7 @@ from starlette.routing import BaseRoute, Route, Router
 from starlette.types import ASGIApp
 
 from vitlab.serving.engine import Engine
-from vitlab.serving.gate import Gate
+from vitlab.serving.http.middleware import RequestMiddleware
 from vitlab.serving.openapi import document
 from vitlab.serving.service import Service, Settings
 from vitlab.serving.static import page_routes
@@ -19,7 +19,7 @@ from vitlab.serving.static import page_routes
 def make_app(engine: Engine, settings: Settings) -> ASGIApp:
     """An application for any ASGI server; `vitlab.serving.server` adds what only the server can hold."""
     service = Service(engine, settings)
-    described = json.dumps(document(engine, settings.limits, guarded=settings.token is not None)).encode()
+    described = json.dumps(document(engine, settings.limits, needs_token=settings.token is not None)).encode()
 
     async def openapi(_: Request) -> Response:
         return Response(described, media_type="application/json")
@@ -37,7 +37,7 @@ def make_app(engine: Engine, settings: Settings) -> ASGIApp:
         Route("/openapi.json", openapi),
         *page_routes(),
     ]
-    service.know(frozenset(route.path for route in routes))
+    service.set_paths(frozenset(route.path for route in routes))
 
     @asynccontextmanager
     async def lifespan(_: object) -> AsyncIterator[None]:
@@ -49,4 +49,4 @@ def make_app(engine: Engine, settings: Settings) -> ASGIApp:
 
     listed: list[BaseRoute] = [*routes]
     router = Router(listed, redirect_slashes=False, lifespan=lifespan)
-    return Gate(router, settings.limits, settings.token, settings.hosts, service.count)
+    return RequestMiddleware(router, settings.limits, settings.token, settings.hosts, service.count)

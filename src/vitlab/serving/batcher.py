@@ -21,7 +21,7 @@ Item = TypeVar("Item")
 Answer = TypeVar("Answer")
 
 
-class Full(Exception):  # noqa: N818  not a fault: the caller is told when to come back
+class QueueFull(Exception):  # noqa: N818  not a fault: the caller is told when to come back
     """The queue has no room; `retry_after` is how many seconds it will take to work it off."""
 
     def __init__(self, retry_after: int) -> None:
@@ -39,24 +39,24 @@ class _Job(Generic[Item, Answer]):
 
 @final
 @dataclass(eq=False)
-class Places:
+class Reservation:
     """Room in the queue for items that are on their way; a context manager that gives back what was not used."""
 
     left: int
-    give_back: Callable[[int], None] = field(repr=False)
+    release: Callable[[int], None] = field(repr=False)
 
-    def __enter__(self) -> "Places":
+    def __enter__(self) -> "Reservation":
         return self
 
     def __exit__(self, *_: object) -> None:
         left, self.left = self.left, 0
         if left:
-            self.give_back(left)
+            self.release(left)
 
     def take(self) -> None:
         assert self.left > 0, "more items were handed over than were announced"
         self.left -= 1
-        self.give_back(1)
+        self.release(1)
 
 
 @final
@@ -64,8 +64,8 @@ class Batcher(Generic[Item, Answer]):
     """Collects items of one kind into batches for `run(kind, items) -> answers`, which is called in a thread.
 
     An answer that is an exception is raised for its item alone; what `run` raises, for the whole batch. `largest` says
-    how many items of a kind may go together, at most `max_batch`; `watch(kind, size, seconds)` is told of every batch.
-    `workers` batches run at once; `prepare(num)` is called once in each thread that will be one of `num` at work.
+    how many items of a kind may go together, at most `max_batch`; `on_batch(kind, size, seconds)` hears of each batch.
+    `workers` batches run at once; `init_thread(num)` is called once in each thread that will be one of `num` at work.
     All methods belong to the event loop's thread.
     """
 
@@ -75,19 +75,19 @@ class Batcher(Generic[Item, Answer]):
         *,
         max_batch: int,
         max_wait: float,
-        bound: int,
+        max_queue: int,
         largest: Callable[[Hashable], int] | None = None,
-        watch: Callable[[Hashable, int, float], None] | None = None,
+        on_batch: Callable[[Hashable, int, float], None] | None = None,
         workers: int = 1,
-        prepare: Callable[[int], None] | None = None,
+        init_thread: Callable[[int], None] | None = None,
     ) -> None:
         assert max_batch >= 1, max_batch
         assert workers >= 1, workers
         assert max_wait >= 0, max_wait
-        self.run, self.max_batch, self.max_wait, self.bound = run, max_batch, max_wait, bound
+        self.run, self.max_batch, self.max_wait, self.max_queue = run, max_batch, max_wait, max_queue
         self.largest = largest or (lambda _: max_batch)
-        self.watch = watch
-        self.seconds_an_item = 0.0  # a moving average, for Retry-After
+        self.on_batch = on_batch
+        self.seconds_per_item = 0.0  # a moving average, for Retry-After
         self._coming = 0  # announced and not yet handed over
         self._waiting: deque[_Job[Item, Answer]] = deque()
         self._running = 0  # items in the model
@@ -99,7 +99,7 @@ class Batcher(Generic[Item, Answer]):
         self._idle = asyncio.Event()
         self._idle.set()
         self.workers = workers
-        ready = prepare or (lambda _: None)
+        ready = init_thread or (lambda _: None)
         self.alone = ThreadPoolExecutor(1, "vitlab-model", ready, (1,))
         self.together = self.alone if workers == 1 else ThreadPoolExecutor(workers, "vitlab-model", ready, (workers,))
 
@@ -111,22 +111,22 @@ class Batcher(Generic[Item, Answer]):
     @property
     def retry_after(self) -> int:
         """In how many whole seconds what is here now will have been worked off."""
-        return max(1, math.ceil(self.depth * self.seconds_an_item))
+        return max(1, math.ceil(self.depth * self.seconds_per_item))
 
-    def reserve(self, num: int) -> Places:
-        """Announce `num` items, or raise `Full`."""
-        if self.depth + num > self.bound:
-            raise Full(self.retry_after)
+    def reserve(self, num: int) -> Reservation:
+        """Announce `num` items, or raise `QueueFull`."""
+        if self.depth + num > self.max_queue:
+            raise QueueFull(self.retry_after)
         self._coming += num
-        return Places(num, self._give_back)
+        return Reservation(num, self._release)
 
-    async def submit(self, kind: Hashable, item: Item, places: Places) -> Answer:
+    async def submit(self, kind: Hashable, item: Item, reservation: Reservation) -> Answer:
         """The item's answer, or what `run` raised; an item whose caller was cancelled is left out."""
         loop = asyncio.get_running_loop()
         job = _Job[Item, Answer](kind, item, loop.time(), loop.create_future())
         self._waiting.append(job)  # before its place is given back, so that it is seen by whoever looks
-        places.take()
-        self._consider()
+        reservation.take()
+        self._dispatch()
         try:
             return await job.answer
         except asyncio.CancelledError:
@@ -137,16 +137,16 @@ class Batcher(Generic[Item, Answer]):
     async def close(self) -> None:
         """Finish what was handed over, then end the threads."""
         self._closed = True
-        self._consider()
+        self._dispatch()
         await self._idle.wait()
         self.alone.shutdown()
         self.together.shutdown()
 
-    def _give_back(self, num: int) -> None:
+    def _release(self, num: int) -> None:
         self._coming -= num
-        self._consider()
+        self._dispatch()
 
-    def _consider(self) -> None:
+    def _dispatch(self) -> None:
         """Start batches while there is a thread and the moment is right; else see to it that it is asked again."""
         if not self._waiting and not self._running:
             self._idle.set()
@@ -160,7 +160,7 @@ class Batcher(Generic[Item, Answer]):
             if ready < most and self._coming and not self._closed and loop.time() < due:
                 if self._timer is None or self._timer.cancelled() or self._due != due:
                     self._stop_timer()
-                    self._due, self._timer = due, loop.call_at(due, self._consider)
+                    self._due, self._timer = due, loop.call_at(due, self._dispatch)
                 return
             self._start(oldest.kind, most)
 
@@ -192,12 +192,12 @@ class Batcher(Generic[Item, Answer]):
         self._ended = asyncio.get_running_loop().time()
         kind, seconds = batch[0].kind, self._ended - started
         an_item = seconds / self._running  # with those of other threads
-        self.seconds_an_item = 0.8 * self.seconds_an_item + 0.2 * an_item if self.seconds_an_item else an_item
+        self.seconds_per_item = 0.8 * self.seconds_per_item + 0.2 * an_item if self.seconds_per_item else an_item
         self._running -= len(batch)
         self._free += taken
-        self._consider()  # the model goes on before its last answers are written
-        if self.watch is not None:
-            self.watch(kind, len(batch), seconds)
+        self._dispatch()  # the model goes on before its last answers are written
+        if self.on_batch is not None:
+            self.on_batch(kind, len(batch), seconds)
         error = done.exception()
         if error is not None:
             for job in batch:

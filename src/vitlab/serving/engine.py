@@ -17,10 +17,10 @@ from vitlab.data.contract import Array
 from vitlab.inspection.capture import misfit, read_by_pool, watching
 from vitlab.inspection.rollout import Rollout
 from vitlab.models.contract import Layout, Model
+from vitlab.serving.http.errors import APIError
 from vitlab.serving.packing import packed
-from vitlab.serving.refusals import Refusal
 from vitlab.tasks import task_for
-from vitlab.tasks.answer import Answer as Said
+from vitlab.tasks.answer import Answer as TaskAnswer
 
 MOST_CLASSES = 1000  # that a task of one's own is asked for
 Rows: TypeAlias = Literal["output", "all"]
@@ -68,7 +68,7 @@ class Classes:
 
 
 @dataclass(frozen=True)
-class Looks:
+class AttentionMaps:
     """Attention as [rows, columns] of the grid from the output, or as [N, N] between all tokens."""
 
     rollout: Array | None
@@ -76,14 +76,14 @@ class Looks:
 
 
 @dataclass(frozen=True)
-class Alike:
+class TokenSimilarity:
     """The cosine of each patch's token with every other's, [N, N], and the length of each, [rows, columns]."""
 
     similarity: Array
     norms: Array
 
 
-Answer: TypeAlias = Classes | Said | Array | Looks | Alike
+Answer: TypeAlias = Classes | TaskAnswer | Array | AttentionMaps | TokenSimilarity
 Answers: TypeAlias = Literal["classes", "numbers", "mask"]
 
 
@@ -100,9 +100,9 @@ class Engine:
         self.model, self.name = model.eval(), name
         self.model.requires_grad_(False)
         self._weight = next(model.parameters())
-        self._quick = packed(model)  # for all that needs no hooks
-        self._looking = threading.Lock()  # hooks on the model are one task's at a time
-        self._kept = threading.local()  # a batch a thread: the pages of a new one cost more than the arithmetic
+        self._packed = packed(model)  # for all that needs no hooks
+        self._hook_lock = threading.Lock()  # hooks on the model are one task's at a time
+        self._buffers = threading.local()  # a batch a thread: the pages of a new one cost more than the arithmetic
         self.threads = threads or torch.get_num_threads()
         self.workers = 2 if self._weight.device.type == "cpu" and self.threads > 1 else 1
         self.layout = self._measure()
@@ -114,7 +114,7 @@ class Engine:
         self.num_layers = len(taps)
         self.num_heads: tuple[int, ...] = ()
         self.misfits: dict[int, str] = {}  # layers whose attention is not between the tokens, and why
-        self._read: Tensor | None = None  # which tokens the answer is read from
+        self._read_tokens: Tensor | None = None  # which tokens the answer is read from
         if taps:
             self._try_attention()
 
@@ -125,14 +125,14 @@ class Engine:
     def run(self, task: Hashable, pixels: Sequence[Array]) -> Sequence[Answer | Exception]:
         """The answers to one task for images [H, W, 3]; an exception in the place of one that has none."""
         with torch.inference_mode():
-            images = self._normalised(pixels)
+            images = self._normalized(pixels)
             match cast("Task", task):
                 case Classify():
                     return self._classify(images)
                 case Embed():
                     return self._embed(images)
                 case Attend() as wanted:
-                    with self._looking:
+                    with self._hook_lock:
                         return [self._attend(images[i : i + 1], wanted) for i in range(len(images))]
                 case Compare(layer):
                     return [self._compare(images[i : i + 1], layer) for i in range(len(images))]
@@ -149,18 +149,18 @@ class Engine:
         if isinstance(answer, Exception):
             raise Error("The model's output is not finite: its weights are damaged.")
 
-    def _normalised(self, pixels: Sequence[Array]) -> Float[Tensor, "b 3 h w"]:
+    def _normalized(self, pixels: Sequence[Array]) -> Float[Tensor, "b 3 h w"]:
         weight, preprocess = self._weight, self.model.preprocess
         stacked = rearrange(torch.from_numpy(np.stack(list(pixels))).to(weight.device), "b h w c -> b c h w")
         if weight.device.type != "cpu":
-            return preprocess.normalise(stacked).to(weight.dtype)
-        kept: Tensor | None = getattr(self._kept, "batch", None)
+            return preprocess.normalize(stacked).to(weight.dtype)
+        kept: Tensor | None = getattr(self._buffers, "batch", None)
         if kept is None or len(kept) < len(stacked):
-            kept = self._kept.batch = torch.empty(stacked.shape, dtype=torch.float32)
-        return preprocess.normalise(stacked, kept[: len(stacked)]).to(weight.dtype)
+            kept = self._buffers.batch = torch.empty(stacked.shape, dtype=torch.float32)
+        return preprocess.normalize(stacked, kept[: len(stacked)]).to(weight.dtype)
 
     def _classify(self, images: Float[Tensor, "b 3 h w"]) -> list[Answer | Exception]:
-        outputs = self._quick(images)
+        outputs = self._packed(images)
         if not self.task.tells_classes:
             finite = outputs.flatten(1).isfinite().all(dim=-1).tolist()
             said = self.task.answers(self.model, outputs.float(), MOST_CLASSES)
@@ -172,8 +172,8 @@ class Engine:
         return [Classes(index, value) if good else _not_finite() for good, value, index in rows]
 
     def _embed(self, images: Float[Tensor, "b 3 h w"]) -> list[Answer | Exception]:
-        quick = self._quick
-        features = quick.pool(quick.encode(quick.embed(images))).float()
+        model = self._packed
+        features = model.pool(model.encode(model.embed(images))).float()
         finite = features.isfinite().all(dim=-1).tolist()
         return [row if good else _not_finite() for good, row in zip(finite, features.cpu().numpy(), strict=True)]
 
@@ -190,7 +190,7 @@ class Engine:
         layers = None if task.rollout else [] if task.layer is None else [task.layer]
         with watching(self.model, see, layers):
             self.model.encode(tokens)
-        read = self._read if task.rows == "output" else None
+        read = self._read_tokens if task.rows == "output" else None
         flow = None if rollout.flow is None else _from(rollout.flow, read, self.layout)[0]
         heads = _from(seen[0], read, self.layout) if seen else None
         if flow is not None and read is not None:
@@ -198,27 +198,27 @@ class Engine:
         for values in (flow, heads):
             if values is not None and not values.isfinite().all():
                 return _not_finite()
-        return Looks(*(None if values is None else values.float().cpu().numpy() for values in (flow, heads)))
+        return AttentionMaps(*(None if values is None else values.float().cpu().numpy() for values in (flow, heads)))
 
     def _compare(self, images: Float[Tensor, "1 3 h w"], layer: int) -> Answer | Exception:
-        tokens = self._quick.features(images)[layer]
+        tokens = self._packed.features(images)[layer]
         values = tokens.patches[0].float()
         if not values.isfinite().all():
             return _not_finite()
         unit = F.normalize(values, dim=-1)
         similarity, norms = (unit @ unit.T).clamp(-1, 1), values.norm(dim=-1).unflatten(0, tokens.grid)
-        return Alike(similarity.cpu().numpy(), norms.cpu().numpy())
+        return TokenSimilarity(similarity.cpu().numpy(), norms.cpu().numpy())
 
     def reads(self) -> Literal["prefix", "patches"] | None:
         """Which tokens the answer is read from; None where that is not known."""
-        if self._read is None:
+        if self._read_tokens is None:
             return None
-        return "patches" if self._read[self.layout.num_prefix :].any() else "prefix"
+        return "patches" if self._read_tokens[self.layout.num_prefix :].any() else "prefix"
 
     def _measure(self) -> Layout:
         blank = np.zeros((*self.model.preprocess.size, 3), np.uint8)
         with torch.inference_mode():
-            return self.model.embed(self._normalised([blank])).layout
+            return self.model.embed(self._normalized([blank])).layout
 
     def _kind(self) -> Answers:
         """Of what kind its answers are."""
@@ -226,13 +226,13 @@ class Engine:
             return "classes"
         blank = np.zeros((*self.model.preprocess.size, 3), np.uint8)
         with torch.inference_mode():
-            return self.task.answers(self.model, self._quick(self._normalised([blank])).float(), 1)[0].kind
+            return self.task.answers(self.model, self._packed(self._normalized([blank])).float(), 1)[0].kind
 
     def _grids(self) -> tuple[tuple[int, int], ...]:
         """Rows and columns of the tokens that enter the first layer, then of those that leave each."""
         blank = np.zeros((*self.model.preprocess.size, 3), np.uint8)
         with torch.inference_mode():
-            return tuple(tokens.grid for tokens in self.model.features(self._normalised([blank])))
+            return tuple(tokens.grid for tokens in self.model.features(self._normalized([blank])))
 
     def _try_attention(self) -> None:
         """How many heads each layer has, what cannot be seen, and where the answer is read."""
@@ -246,12 +246,12 @@ class Engine:
 
         blank = np.zeros((*self.model.preprocess.size, 3), np.uint8)
         with torch.inference_mode(), watching(self.model, see):
-            encoded = self.model.encode(self.model.embed(self._normalised([blank])))
+            encoded = self.model.encode(self.model.embed(self._normalized([blank])))
         self.num_heads = tuple(heads)
         if not self.misfits:
-            self._read = read_by_pool(self.model, encoded)
-        if self._read is not None and self.model.is_dense:  # each pixel's from its own patches
-            self._read = torch.arange(len(self._read)) >= self.layout.num_prefix
+            self._read_tokens = read_by_pool(self.model, encoded)
+        if self._read_tokens is not None and self.model.is_dense:  # each pixel's from its own patches
+            self._read_tokens = torch.arange(len(self._read_tokens)) >= self.layout.num_prefix
 
 
 def _from(attention: Float[Tensor, "k n n"], read: Tensor | None, layout: Layout) -> Tensor:
@@ -261,5 +261,5 @@ def _from(attention: Float[Tensor, "k n n"], read: Tensor | None, layout: Layout
     return attention[:, read].mean(dim=1)[:, layout.num_prefix :].unflatten(-1, layout.grid)
 
 
-def _not_finite() -> Refusal:
-    return Refusal("internal", "The model's output for this image is not finite.")
+def _not_finite() -> APIError:
+    return APIError("internal", "The model's output for this image is not finite.")

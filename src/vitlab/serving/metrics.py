@@ -1,98 +1,56 @@
-"""Counters, gauges and histograms in Prometheus' text format (version 0.0.4)."""
+"""What the service tells Prometheus, by its own client."""
 
-import bisect
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
-from typing import TypeAlias, final
+from collections.abc import Callable
+from typing import final
 
-Labels: TypeAlias = tuple[tuple[str, str], ...]
-CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
+from prometheus_client import CONTENT_TYPE_PLAIN_0_0_4 as CONTENT_TYPE
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, Info, ProcessCollector, generate_latest
+
+from vitlab.core.record import VERSION
+
+__all__ = ["CONTENT_TYPE", "Metrics"]
+
 SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
 SIZES = (1, 2, 4, 8, 16, 32, 64, 128)
 
 
 @final
-@dataclass(eq=False)
-class Counter:
-    """A number that only grows, for each set of labels."""
+class Metrics:
+    """The metrics of one service, in a registry of their own: there may be several services in a process."""
 
-    name: str
-    help: str
-    values: dict[Labels, float] = field(default_factory=dict)
+    def __init__(self, model: str, *, queued: Callable[[], int], held: Callable[[], int]) -> None:
+        self._registry = registry = CollectorRegistry()
+        self._requests = Counter(
+            "vitlab_requests",
+            "Requests by path and status; gone: the client left.",
+            ("path", "status"),
+            registry=registry,
+        )
+        self._seconds = Histogram(
+            "vitlab_request_seconds", "From the head to the end.", ("path",), buckets=SECONDS, registry=registry
+        )
+        self._batch_images = Histogram(
+            "vitlab_batch_images", "Images per batch.", ("task",), buckets=SIZES, registry=registry
+        )
+        self._batch_seconds = Histogram(
+            "vitlab_batch_seconds", "The model's time per batch.", ("task",), buckets=SECONDS, registry=registry
+        )
+        Gauge("vitlab_queue_images", "Being decoded or waiting.", registry=registry).set_function(queued)
+        Gauge("vitlab_held_bytes", "Of bodies.", registry=registry).set_function(held)
+        Info("vitlab", "The model that is served.", registry=registry).info({"model": model, "version": VERSION})
+        ProcessCollector(registry=registry)
 
-    def add(self, amount: float = 1, **labels: str) -> None:
-        key = tuple(labels.items())
-        self.values[key] = self.values.get(key, 0) + amount
+    def count_request(self, path: str, status: int, seconds: float) -> None:
+        """A request and how long it took; status 0 is a client that left."""
+        self._requests.labels(path, str(status) if status else "gone").inc()
+        self._seconds.labels(path).observe(seconds)
 
-    def lines(self) -> Iterator[str]:
-        yield from _head(self.name, self.help, "counter")
-        for labels, value in self.values.items():
-            yield f"{self.name}{_braces(labels)} {_number(value)}"
+    def count_batch(self, kind: object, size: int, seconds: float) -> None:
+        """A batch of a kind of task, its images and the model's time for it."""
+        task = type(kind).__name__.lower()
+        self._batch_images.labels(task).observe(size)
+        self._batch_seconds.labels(task).observe(seconds)
 
-
-@final
-@dataclass(eq=False)
-class Gauge:
-    """A number that is read when it is asked for."""
-
-    name: str
-    help: str
-    read: Callable[[], float]
-    labels: Labels = ()
-
-    def lines(self) -> Iterator[str]:
-        yield from _head(self.name, self.help, "gauge")
-        yield f"{self.name}{_braces(self.labels)} {_number(self.read())}"
-
-
-@final
-@dataclass(eq=False)
-class Histogram:
-    """How many observations were at most each bound, for each set of labels."""
-
-    name: str
-    help: str
-    bounds: Sequence[float]
-    counts: dict[Labels, list[int]] = field(default_factory=dict)
-    sums: dict[Labels, float] = field(default_factory=dict)
-
-    def observe(self, value: float, **labels: str) -> None:
-        key = tuple(labels.items())
-        counts = self.counts.setdefault(key, [0] * (len(self.bounds) + 1))
-        counts[bisect.bisect_left(self.bounds, value)] += 1
-        self.sums[key] = self.sums.get(key, 0) + value
-
-    def lines(self) -> Iterator[str]:
-        yield from _head(self.name, self.help, "histogram")
-        for labels, counts in self.counts.items():
-            so_far = 0
-            for bound, count in zip((*map(_number, self.bounds), "+Inf"), counts, strict=True):
-                so_far += count
-                yield f"{self.name}_bucket{_braces((*labels, ('le', bound)))} {so_far}"
-            yield f"{self.name}_sum{_braces(labels)} {_number(self.sums[labels])}"
-            yield f"{self.name}_count{_braces(labels)} {so_far}"
-
-
-def render(families: Sequence[Counter | Gauge | Histogram]) -> str:
-    """The whole exposition."""
-    return "".join(f"{line}\n" for family in families for line in family.lines())
-
-
-def _head(name: str, text: str, kind: str) -> Iterator[str]:
-    yield f"# HELP {name} {text}"
-    yield f"# TYPE {name} {kind}"
-
-
-def _braces(labels: Labels) -> str:
-    if not labels:
-        return ""
-    pairs = (f'{name}="{_escaped(value)}"' for name, value in labels)
-    return "{" + ",".join(pairs) + "}"
-
-
-def _escaped(value: str) -> str:
-    return value.replace("\\", "\\\\").replace("\n", "\\n").replace('"', '\\"')
-
-
-def _number(value: float) -> str:
-    return str(int(value)) if value == int(value) else repr(value)
+    def text(self) -> bytes:
+        """All of them in Prometheus' text format."""
+        return generate_latest(self._registry)

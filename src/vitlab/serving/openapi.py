@@ -3,20 +3,20 @@
 from collections.abc import Mapping
 from typing import Any
 
-from vitlab.serving import version
+from vitlab.core.record import VERSION
 from vitlab.serving.engine import Engine
+from vitlab.serving.http.errors import CODES
 from vitlab.serving.limits import Limits
 from vitlab.serving.metrics import CONTENT_TYPE as METRICS_TYPE
-from vitlab.serving.questions import MOST_TOP, TOP
-from vitlab.serving.refusals import CODES
+from vitlab.serving.query import MOST_TOP, TOP
 
-ANY = ("bad_request", "wrong_host", "head_too_large", "internal", "overloaded", "method_not_allowed")
-GUARDED = ("unauthorized",)
+ANYWHERE = ("bad_request", "wrong_host", "head_too_large", "internal", "overloaded", "method_not_allowed")
+WITH_TOKEN = ("unauthorized",)
 WITH_IMAGES = (
     *("bad_parameter", "cross_site", "receive_timeout", "body_too_large", "too_many_images", "too_many_pixels"),
     *("unsupported_type", "unsupported_image", "damaged_image", "impossible", "not_ready"),
 )
-SAYS = {  # what /v1/predict gives
+PREDICT_SUMMARIES = {  # by the kind of answer
     None: "The most probable classes of images",
     "classes": "The most probable classes of images",
     "numbers": "The numbers that the model says of images",
@@ -31,16 +31,16 @@ IMAGE_TYPES = {
 }
 
 
-def document(engine: Engine, limits: Limits, *, guarded: bool) -> dict[str, Any]:
-    """The whole document; `guarded` says whether a token is asked for."""
+def document(engine: Engine, limits: Limits, *, needs_token: bool) -> dict[str, Any]:
+    """The whole document; `needs_token` says whether a token is asked for."""
     paths: dict[str, Any] = {
-        "/v1/predict": {"post": _post("predict", SAYS[engine.answers], engine, limits, guarded)},
-        "/v1/embed": {"post": _post("embed", "The feature vectors of images", engine, limits, guarded)},
-        "/v1/attention": {"post": _post("attention", "Where the model looks in images", engine, limits, guarded)},
-        "/v1/tokens": {"post": _post("tokens", "How alike the tokens of images are", engine, limits, guarded)},
-        "/v1/model": {"get": _get("model", "What is served", _json_of("Model"), ("bad_parameter",), guarded)},
+        "/v1/predict": {"post": _post("predict", PREDICT_SUMMARIES[engine.answers], engine, limits, needs_token)},
+        "/v1/embed": {"post": _post("embed", "The feature vectors of images", engine, limits, needs_token)},
+        "/v1/attention": {"post": _post("attention", "Where the model looks in images", engine, limits, needs_token)},
+        "/v1/tokens": {"post": _post("tokens", "How alike the tokens of images are", engine, limits, needs_token)},
+        "/v1/model": {"get": _get("model", "What is served", _json_of("Model"), ("bad_parameter",), needs_token)},
         "/v1/learned": {
-            "get": _get("learned", "Filters and positions", _json_of("Learned"), ("bad_parameter",), guarded)
+            "get": _get("learned", "Filters and positions", _json_of("Learned"), ("bad_parameter",), needs_token)
         },
         "/healthz": {"get": _get("healthz", "Whether the process answers", _json_of("Status"), (), False)},
         "/readyz": {"get": _get("readyz", "Whether images are taken", _json_of("Status"), ("not_ready",), False)},
@@ -50,7 +50,7 @@ def document(engine: Engine, limits: Limits, *, guarded: bool) -> dict[str, Any]
                 "Counts and times for Prometheus",
                 {METRICS_TYPE: {"schema": {"type": "string"}}},
                 (),
-                guarded,
+                needs_token,
             )
         },
         "/openapi.json": {
@@ -58,13 +58,13 @@ def document(engine: Engine, limits: Limits, *, guarded: bool) -> dict[str, Any]
         },
     }
     components: dict[str, Any] = {"schemas": _schemas(engine, limits)}
-    if guarded:
+    if needs_token:
         components["securitySchemes"] = {"token": {"type": "http", "scheme": "bearer"}}
     return {
         "openapi": "3.1.0",
         "info": {
             "title": f"vitlab: {engine.name}",
-            "version": version(),
+            "version": VERSION,
             "summary": "A vision model over HTTP",
             "license": {"name": "Apache-2.0", "identifier": "Apache-2.0"},
         },
@@ -73,18 +73,20 @@ def document(engine: Engine, limits: Limits, *, guarded: bool) -> dict[str, Any]
     }
 
 
-def _get(name: str, summary: str, content: Mapping[str, Any], codes: tuple[str, ...], guarded: bool) -> dict[str, Any]:
+def _get(
+    name: str, summary: str, content: Mapping[str, Any], codes: tuple[str, ...], needs_token: bool
+) -> dict[str, Any]:
     operation: dict[str, Any] = {
         "operationId": name,
         "summary": summary,
-        "responses": {"200": {"description": summary, "content": content}, **_refusals(*codes, guarded=guarded)},
+        "responses": {"200": {"description": summary, "content": content}, **_errors(*codes, needs_token=needs_token)},
     }
-    return operation | ({"security": [{"token": []}]} if guarded else {})
+    return operation | ({"security": [{"token": []}]} if needs_token else {})
 
 
-def _post(name: str, summary: str, engine: Engine, limits: Limits, guarded: bool) -> dict[str, Any]:
+def _post(name: str, summary: str, engine: Engine, limits: Limits, needs_token: bool) -> dict[str, Any]:
     answer = {"predict": "Predictions", "embed": "Embeddings", "attention": "Attention", "tokens": "Tokens"}[name]
-    operation = _get(name, summary, _json_of(answer), WITH_IMAGES, guarded)
+    operation = _get(name, summary, _json_of(answer), WITH_IMAGES, needs_token)
     parameters = {
         "predict": [_top()],
         "embed": [],
@@ -148,9 +150,9 @@ def _json_of(schema: str) -> dict[str, Any]:
     return {"application/json": {"schema": {"$ref": f"#/components/schemas/{schema}"}}}
 
 
-def _refusals(*codes: str, guarded: bool) -> dict[str, Any]:
+def _errors(*codes: str, needs_token: bool) -> dict[str, Any]:
     by_status: dict[int, list[str]] = {}
-    for code in (*ANY, *(GUARDED if guarded else ()), *codes):
+    for code in (*ANYWHERE, *(WITH_TOKEN if needs_token else ()), *codes):
         by_status.setdefault(CODES[code][0], []).append(code)
     responses: dict[str, Any] = {}
     for status, same in sorted(by_status.items()):

@@ -38,14 +38,17 @@ def packed(model: M) -> M:
     tensors = [*model.parameters(), *model.buffers()]
     twin = copy.deepcopy(model, {id(tensor): tensor for tensor in tensors})
     where = {(tensor.device.type, tensor.dtype) for tensor in model.parameters()}
-    if where == {("cpu", torch.float32)} and gains():
+    if where == {("cpu", torch.float32)} and should_pack():
         _pack(twin)
     return twin
 
 
-def gains() -> bool:
-    """Whether this processor is of the kind for which it was measured that packing pays."""
-    return torch.backends.mkldnn.is_available() and torch.backends.cpu.get_cpu_capability() == "AVX512"
+def should_pack() -> bool:
+    """Whether this processor is of the kind for which it was measured that packing pays, and torch can do it."""
+    has_operators = all(hasattr(torch.ops.mkldnn, name) for name in ("_reorder_linear_weight", "_linear_pointwise"))
+    return (
+        has_operators and torch.backends.mkldnn.is_available() and torch.backends.cpu.get_cpu_capability() == "AVX512"
+    )
 
 
 def _pack(module: nn.Module) -> None:

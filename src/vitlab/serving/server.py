@@ -13,7 +13,7 @@ import uvicorn
 from starlette.types import ASGIApp
 
 from vitlab.core.errors import Error
-from vitlab.serving.guard import guarded_protocol
+from vitlab.serving.http.protocol import limited_protocol
 from vitlab.serving.limits import Limits
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM)
@@ -52,7 +52,7 @@ class Server(uvicorn.Server):
     def __init__(self, app: ASGIApp, limits: Limits, started: Callable[[], None] | None = None) -> None:
         config = uvicorn.Config(
             app,
-            http=guarded_protocol(limits),
+            http=limited_protocol(limits),
             ws="none",
             lifespan="on",
             log_config=None,

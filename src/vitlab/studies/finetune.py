@@ -11,13 +11,13 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class FinetuneOptions:
-    """The paper's transfer: a rate chosen on held-out images, then a run a seed on all of train, measured on test."""
+    """The paper's transfer: a rate chosen on held-out images, then a run per seed on all of train, measured on test."""
 
     folder: str | None = None
     """Where the runs are, and are gone on with; by default a folder under runs/ that model and data name."""
     steps: int | None = None
-    """Optimiser steps of each run; by default the paper's for the set, or by its size."""
-    rates: tuple[float, ...] | None = None
+    """Optimizer steps of each run; by default the paper's for the set, or by its size."""
+    lrs: tuple[float, ...] | None = None
     """The learning rates to choose from; by default the paper's for the set."""
     seeds: tuple[int, ...] = (0, 1, 2)
     """One final run each."""
@@ -38,7 +38,7 @@ def run(request: "Request") -> Result:
         request.needed_data,
         transfer.folder_of(request),
         steps=options.steps,
-        rates=options.rates,
+        lrs=options.lrs,
         seeds=options.seeds,
         batch_size=request.how.batch_size,
         image_size=transfer.training_size(request),
@@ -54,7 +54,7 @@ PROTOCOL = Protocol(
     options=FinetuneOptions,
     examples=(
         "--model B_16.npz --data pets --out b16-pets.json",
-        "--model runs/mine --data digits --own-size --steps 500 --rates 0.003 0.01 --seeds 0 1 2",
+        "--model runs/mine --data digits --own-size --steps 500 --lrs 0.003 0.01 --seeds 0 1 2",
     ),
     run=run,
     not_taken=SEEN_ONCE,

@@ -1,4 +1,4 @@
-"""A grid of training runs in one folder: ended runs are kept, a lost one goes on, and no other plan is mixed in."""
+"""A grid of training runs in one folder: ended runs are kept, a lost one is resumed, and no other plan is mixed in."""
 
 import contextlib
 import json
@@ -23,7 +23,7 @@ log = logging.getLogger("vitlab")
 PLAN, RESULT, DIVERGED = "grid.json", "result.json", "diverged.json"
 MOST_DIFFERENCES = 4
 
-State: TypeAlias = Literal["kept", "starts", "goes on", "ended", "diverged"]
+State: TypeAlias = Literal["kept", "starts", "resumes", "ended", "diverged"]
 Train: TypeAlias = Callable[[Recipe, Path], Mapping[str, Any]]  # makes or ends the run of a folder; gives its result
 
 
@@ -89,7 +89,7 @@ class Grid:
             self.tally.tell(said, "kept")
             _tidy(folder, keep_model=keep_model)  # a grid may have been lost just before it did so
             return read_json(folder / RESULT) if (folder / RESULT).exists() else None
-        self.tally.tell(said, "goes on" if (folder / "recipe.json").exists() else "starts")
+        self.tally.tell(said, "resumes" if (folder / "recipe.json").exists() else "starts")
         try:
             result = self.train(recipe, folder)
         except DivergedError as error:

@@ -24,13 +24,12 @@ def run(request: "Request") -> Result:
     from vitlab.core.record import environment
     from vitlab.core.registry import permit
     from vitlab.data.jpeg import decoder_name
-    from vitlab.data.loader import evaluation_batches
-    from vitlab.data.targets import as_target
     from vitlab.evaluation.cost import model_cost
     from vitlab.evaluation.measurement import choose_split
     from vitlab.evaluation.request import BATCH_SIZE
     from vitlab.objectives.cross_entropy import Loss
     from vitlab.tasks import task_for
+    from vitlab.tasks.scoring import held_batches
 
     start, sums = time.perf_counter(), list[torch.Tensor]()
     how, name = request.how, request.options.task
@@ -44,15 +43,13 @@ def run(request: "Request") -> Result:
         has, needed = getattr(model.config, "num_classes", 0), task.fields(dataset)["num_classes"]
         if has != needed:
             raise EvaluationError(f"{request.name} has {has} outputs and {dataset.name} needs {needed}: fine-tune it.")
-        scorer, target, size = task.scorer(Loss(), dataset), split.targets[task.target], -(-size // share.world)
-        for batch in evaluation_batches(
-            split, model.preprocess, targets=(task.target,), batch_size=size * share.world,
-            num_workers=how.workers or 0, rank=share.rank, world=share.world,
+        scorer, size = task.scorer(Loss(), dataset), -(-size // share.world)
+        for held in held_batches(
+            split, task.target, model.preprocess, num_classes=has, device=process.device,
+            batch_size=size * share.world, num_workers=how.workers or 0, rank=share.rank, world=share.world,
         ):  # fmt: skip
-            images = model.preprocess.normalise(batch.images.to(process.device))
-            values = as_target(batch.targets[task.target].to(process.device), target.kind, has)
             with torch.autocast(process.device.type, torch.bfloat16, enabled=how.measuring == "bf16"):
-                sums.append(scorer.sums(model(images), values, batch.counts.to(process.device)))
+                sums.append(scorer.sums(model(held.images), held.target, held.counts))
             if request.progress is not None and process.first:
                 request.progress(min(len(sums) * size * share.world, len(split)), len(split))
         scores = scorer.scores(torch.stack(share.gather(torch.stack(sums).sum(dim=0))).sum(dim=0))

@@ -15,20 +15,20 @@ from vitlab.data.augmentation import Augmentation
 from vitlab.data.jpeg import decoder_name
 from vitlab.data.open import hold_out, open_data
 from vitlab.data.sources.arranged import arrange, arranged_name
-from vitlab.data.sources.imagenet import REPORTED_ON_VAL
-from vitlab.data.sources.vtab import GROUPS, TASKS, Task, find_tasks, task_called
+from vitlab.data.sources.published.imagenet import REPORTED_ON_VAL
+from vitlab.data.sources.published.vtab import GROUPS, TASKS, VtabTask, find_tasks, task_called
 from vitlab.evaluation.contract import EvaluationError, Metric, Result
 from vitlab.evaluation.cost import model_cost
 from vitlab.evaluation.request import Request
 from vitlab.recipes.finetuning import ROWS, Row, budget
 from vitlab.studies.grid import Progress, Tally, Train, Watch, trainer
-from vitlab.studies.rates import Machine, Transfer, Transferred, summary, transfer, weights_of
+from vitlab.studies.lr_search import Machine, Transfer, Transferred, summary, transfer, weights_of
 from vitlab.weights.load import load
 
 log = logging.getLogger("vitlab")
 
 BATCH_SIZE, IMAGE_SIZE, SEEDS = 512, 384, (0, 1, 2)  # table 4
-RATES = ROWS["cifar10"].rates  # the grid of all its sets but ImageNet and VTAB, for batches of 512
+LRS = ROWS["cifar10"].lrs  # the grid of all its sets but ImageNet and VTAB, for batches of 512
 
 
 def finetune(
@@ -37,7 +37,7 @@ def finetune(
     folder: Path,
     *,
     steps: int | None = None,
-    rates: Sequence[float] | None = None,
+    lrs: Sequence[float] | None = None,
     seeds: Sequence[int] = SEEDS,
     batch_size: int | None = None,
     image_size: int | None = IMAGE_SIZE,
@@ -50,15 +50,15 @@ def finetune(
     """The test accuracy of a model fine-tuned as the paper does; what is None is table 4's, or follows the set's size.
 
     Each rate is tried on a part of train and scored on the rest of it (1, 2 or 10%) or on the set's own val part; with
-    the best, one run a seed is made on all but test, and scored on test at its end. `folder` holds the runs: the same
-    call goes on with what was begun there. `image_size` None is the model's own; `train` makes a run, and
+    the best, one run per seed is made on all but test, and scored on test at its end. `folder` holds the runs: the same
+    call resumes what was begun there. `image_size` None is the model's own; `train` makes a run, and
     `watch` is told what becomes of each.
     """
     machine = machine or Machine()
     task = plan_finetune(
         data,
         steps=steps,
-        rates=rates,
+        lrs=lrs,
         seeds=seeds,
         batch_size=batch_size,
         image_size=image_size,
@@ -80,8 +80,8 @@ def finetune(
         metrics={"accuracy": summary(done.accuracies), "loss": summary(done.losses, unit="number")},
         counts=task.counts,
         seeds=task.seeds,
-        settings=_settings(task) | {"rate": done.rate, "recipe": to_dict(done.recipe)},
-        selected={"rate": _selected(task, done)} if task.chooses else {},
+        settings=_settings(task) | {"lr": done.lr, "recipe": to_dict(done.recipe)},
+        selected={"lr": _selected(task, done)} if task.chooses else {},
         details={"folder": str(folder), "test accuracies": _by_seed(task, done)},
         cost={"seconds": done.seconds, "images_seen": done.images_seen, "runs": task.num_runs},
         seconds=done.seconds,
@@ -93,7 +93,7 @@ def plan_finetune(
     data: str,
     *,
     steps: int | None,
-    rates: Sequence[float] | None,
+    lrs: Sequence[float] | None,
     seeds: Sequence[int],
     batch_size: int | None,
     image_size: int | None,
@@ -106,7 +106,7 @@ def plan_finetune(
     dataset = open_data(data, val_fraction=0)
     if dataset.multi_label:
         raise EvaluationError(
-            f"{dataset.name} has several labels an image, and this protocol is for one: use `vitlab finetune`."
+            f"{dataset.name} has several labels per image, and this protocol is for one: use `vitlab finetune`."
         )
     test = "val" if dataset.name in REPORTED_ON_VAL and "test" not in dataset.splits else "test"
     for part in ("train", test):
@@ -137,10 +137,10 @@ def plan_finetune(
         steps=steps,
         warmup=min(row.warmup, steps // 5),
         batch_size=batch_size,
-        rates=row.rates if rates is None else tuple(rates),
+        lrs=row.lrs if lrs is None else tuple(lrs),
         seeds=tuple(seeds),
         image_size=image_size,
-        augmentation=Augmentation(crop="paper", flip=0.5),
+        augmentation=Augmentation(crop="paper", flip=0.5).without(dataset.changes_labels),
     )
 
 
@@ -150,9 +150,9 @@ def _spending(name: str, num_images: int, batch_size: int | None, *, on_gpu: boo
         return ROWS[name], BATCH_SIZE if batch_size is None else batch_size
     spent = budget(num_images, on_gpu=on_gpu)
     batch_size = spent.batch_size if batch_size is None else batch_size
-    rates = tuple(float(f"{rate * (max(batch_size, 1) / BATCH_SIZE) ** 0.5:.4g}") for rate in RATES)
+    lrs = tuple(float(f"{lr * (max(batch_size, 1) / BATCH_SIZE) ** 0.5:.4g}") for lr in LRS)
     held_out = 0.1 if num_images < 20_000 else 0.02 if num_images < 500_000 else 0.01  # as the table's rows have it
-    return Row(spent.steps, rates, held_out, spent.warmup), batch_size
+    return Row(spent.steps, lrs, held_out, spent.warmup), batch_size
 
 
 def vtab(
@@ -162,7 +162,7 @@ def vtab(
     *,
     tasks: Sequence[str] | None = None,
     steps: int = ROWS["vtab"].steps,
-    rates: Sequence[float] = ROWS["vtab"].rates,
+    lrs: Sequence[float] = ROWS["vtab"].lrs,
     seeds: Sequence[int] = (0,),
     batch_size: int = BATCH_SIZE,
     image_size: int | None = IMAGE_SIZE,
@@ -189,7 +189,7 @@ def vtab(
             TASKS[name],
             found[name],
             steps=steps,
-            rates=rates,
+            lrs=lrs,
             seeds=seeds,
             batch_size=batch_size,
             image_size=image_size,
@@ -212,7 +212,7 @@ def vtab(
         counts={f"{name} {part}": count for name, task in plans.items() for part, count in task.counts.items()},
         seeds=first.seeds,
         settings=_settings(first) | {"recipes": {name: to_dict(outcome.recipe) for name, outcome in done.items()}},
-        selected={f"rate of {name}": _selected(plans[name], done[name]) for name in done if first.chooses},
+        selected={f"lr of {name}": _selected(plans[name], done[name]) for name in done if first.chooses},
         details={
             "folder": str(folder),
             "missing": missing,
@@ -230,11 +230,11 @@ def vtab(
 
 
 def plan_task(
-    task: Task,
+    task: VtabTask,
     path: Path,
     *,
     steps: int,
-    rates: Sequence[float],
+    lrs: Sequence[float],
     seeds: Sequence[int],
     batch_size: int,
     image_size: int | None,
@@ -253,13 +253,10 @@ def plan_task(
         steps=steps,
         warmup=min(ROWS["vtab"].warmup, steps // 5),
         batch_size=batch_size,
-        rates=tuple(rates),
+        lrs=tuple(lrs),
         seeds=tuple(seeds),
         image_size=image_size,
-        augmentation=Augmentation(
-            crop="paper" if task.crops else "resize",
-            flip=0.5 if task.flips else 0.0,
-        ),
+        augmentation=Augmentation(crop="paper", flip=0.5).without(task.changes_labels),
     )
 
 
@@ -296,7 +293,7 @@ def _named(names: Sequence[str], found: Mapping[str, Path], root: Path) -> list[
 
 
 def folder_of(request: Request) -> Path:
-    """Where the runs are: the same for the same model and data, so that a second call goes on with the first."""
+    """Where the runs are: the same for the same model and data, so that a second call resumes the first."""
     if request.options.folder is not None:
         return Path(request.options.folder)
     parts = (request.protocol, request.needed_data, request.source)
@@ -333,13 +330,13 @@ def _settings(task: Transfer) -> dict[str, Any]:
         "warmup": task.warmup,
         "batch size": task.batch_size,
         "image size": task.image_size,
-        "rates": list(task.rates),
+        "lrs": list(task.lrs),
     }
 
 
 def _selected(task: Transfer, done: Transferred) -> dict[str, Any]:
-    scores = {repr(rate): score for rate, score in done.val_scores.items()}
-    return {"value": done.rate, "on": task.chosen_on, "scores": scores}
+    scores = {repr(lr): score for lr, score in done.val_scores.items()}
+    return {"value": done.lr, "on": task.chosen_on, "scores": scores}
 
 
 def _by_seed(task: Transfer, done: Transferred) -> dict[str, float]:

@@ -19,8 +19,8 @@ class VtabOptions:
     tasks: tuple[str, ...] | None = None
     """Some of the tasks; without all 19 there is no mean."""
     steps: int = 2500
-    """Optimiser steps of each run."""
-    rates: tuple[float, ...] = (0.01,)
+    """Optimizer steps of each run."""
+    lrs: tuple[float, ...] = (0.01,)
     """The learning rate, or several to choose from on the 200 validation images of each task."""
     seeds: tuple[int, ...] = (0,)
     """One final run each."""
@@ -42,7 +42,7 @@ def run(request: "Request") -> Result:
         transfer.folder_of(request),
         tasks=options.tasks,
         steps=options.steps,
-        rates=options.rates,
+        lrs=options.lrs,
         seeds=options.seeds,
         batch_size=request.how.batch_size or transfer.BATCH_SIZE,
         image_size=transfer.training_size(request),
@@ -58,7 +58,7 @@ PROTOCOL = Protocol(
     options=VtabOptions,
     examples=(
         "--model B_16.npz --data vtab-1k/ --out b16-vtab.json",
-        "--model B_16.npz --data vtab-1k/ --tasks natural --rates 0.001 0.01",
+        "--model B_16.npz --data vtab-1k/ --tasks natural --lrs 0.001 0.01",
     ),
     run=run,
     not_taken=SEEN_ONCE,

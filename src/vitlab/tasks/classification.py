@@ -1,4 +1,4 @@
-"""Which class an image is of, or which of several labels it has."""
+"""Which class per image is of, or which of several labels it has."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -12,7 +12,11 @@ from vitlab.core.errors import ConfigError, DataError, Error
 from vitlab.data.contract import DataSet, Split
 from vitlab.models.contract import Model
 from vitlab.objectives.cross_entropy import CrossEntropy, Loss
-from vitlab.tasks.contract import Answer, Scored, Scorer, Scores, Task, TaskKind
+from vitlab.tasks import classification_remarks, classification_report
+from vitlab.tasks.classification_results import ClassExaminer, OneLabel, SeveralLabels
+from vitlab.tasks.contract import Answer, ReportContext, Scored, Scorer, Scores, Section, Task, TaskKind
+from vitlab.tasks.results import Example
+from vitlab.tasks.sections import Opening, Remark
 
 
 @dataclass(frozen=True)
@@ -26,6 +30,8 @@ class Classification(Task):
 
     tells_classes = True
     shares = frozenset({"score", "accuracy"})
+    protocol = "accuracy"
+    terms = classification_report.TERMS
 
     def __init__(self, options: ClassificationOptions | None = None) -> None:
         del options
@@ -93,6 +99,26 @@ class Classification(Task):
             )
             for row_values, row_indices in zip(values[:, :top].tolist(), indices[:, :top].tolist(), strict=True)
         ]
+
+    def examiner(self, loss: Loss, dataset: DataSet) -> ClassExaminer:
+        return (SeveralLabels if dataset.multi_label else OneLabel)(self.scorer(loss, dataset), dataset)
+
+    def opening(self, context: ReportContext) -> Opening:
+        return classification_report.opening(context)
+
+    def curve_title(self, name: str, context: ReportContext) -> str:
+        if name != "accuracy":
+            return super().curve_title(name, context)
+        return f"{'Labels right' if classification_report.counts_labels(context) else 'Accuracy'}: higher is better"
+
+    def caption(self, example: Example, context: ReportContext) -> str:
+        return classification_report.caption(example, context)
+
+    def remarks(self, context: ReportContext) -> list[Remark]:
+        return classification_remarks.remarks(context)
+
+    def sections(self, context: ReportContext) -> list[Section]:
+        return classification_report.sections(context)
 
 
 @final

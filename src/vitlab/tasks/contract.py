@@ -14,29 +14,22 @@ from vitlab.models.contract import Model
 from vitlab.objectives.contract import Criterion
 from vitlab.objectives.cross_entropy import Loss
 from vitlab.tasks.answer import Answer, Scored
-from vitlab.tasks.sections import Scores, Section, Tested, answer_section, score_section
+from vitlab.tasks.report import answer_section, plain_opening, score_section
+from vitlab.tasks.results import Examiner, Example, ReportContext, ScoreExaminer, Tested
+from vitlab.tasks.scoring import Scorer, Scores
+from vitlab.tasks.sections import Opening, Remark, Section
 
-__all__ = ["Answer", "Scored", "Scorer", "Scores", "Section", "Task", "TaskKind", "Tested"]
-
-
-class Scorer(ABC):
-    """A score over a split from sums, which add up over batches and processes."""
-
-    @abstractmethod
-    def sums(self, outputs: Tensor, target: Tensor, counts: Tensor) -> Tensor:
-        """Of the rows that count (bool [B]), float64 [n]."""
-
-    @abstractmethod
-    def scores(self, sums: Tensor) -> Scores:
-        """By name, from the sums of all; `score` selects, higher being better, `loss` decides between equal ones."""
+__all__ = ["Answer", "ReportContext", "Scored", "Scorer", "Scores", "Section", "Task", "TaskKind", "Tested"]
 
 
 class Task(ABC):
     """What a model is for. It learns the split's target `target`."""
 
     target: ClassVar[str] = "label"
-    tells_classes: ClassVar[bool] = False  # whether it says which class an image is of: a report compares classes then
+    tells_classes: ClassVar[bool] = False  # whether the service may keep an answer as an array of probabilities
     shares: ClassVar[frozenset[str]] = frozenset()  # the scores that are shown as percentages
+    protocol: ClassVar[str] = "score"  # of `vitlab evaluate`, the one that measures most of it
+    terms: ClassVar[Mapping[str, str]] = {}  # what a report's glossary explains for it, besides what all runs have
 
     @abstractmethod
     def check(self, dataset: DataSet) -> None:
@@ -67,19 +60,51 @@ class Task(ABC):
     def answers(self, model: Model, outputs: Tensor, top: int) -> list[Answer]:
         """What a model's outputs say, an answer per image."""
 
-    def truth(self, target: Tensor, answer: Answer) -> Answer:
+    def truth(self, model: Model, target: Tensor, answer: Answer) -> Answer:
         """An image's target in the form of an answer to it."""
         if answer.mask is not None:
             return Answer(mask=target.to(torch.uint8).cpu().numpy(), labels=answer.labels)
         if answer.numbers:
             return Answer(numbers=dict(zip(answer.numbers, target.flatten().tolist(), strict=True)))
-        known = {each.index: each.label for each in answer.classes}
-        chosen = target.flatten().nonzero().flatten().tolist()
-        return Answer(classes=tuple(Scored(known.get(i, f"class {i}"), i, float(target[i])) for i in chosen))
+        names, chosen = model.labels, target.flatten().nonzero().flatten().tolist()
+        return Answer(
+            classes=tuple(Scored(names[i] if names else f"class {i}", i, float(target.flatten()[i])) for i in chosen)
+        )
 
-    def sections(self, tested: Tested) -> list[Section]:
-        """What a report says of the model's answers to held-out images; not asked where it `tells_classes`."""
-        return [score_section(tested, self.shares), answer_section(tested, self.truth)]
+    def examiner(self, loss: Loss, dataset: DataSet) -> Examiner:
+        """What looks at the answers to held-out images for a report."""
+        return ScoreExaminer(self.scorer(loss, dataset))
+
+    def opening(self, context: ReportContext) -> Opening:
+        """The head of a report: what was learned, and how well."""
+        reached = context.reached
+        words = "" if reached is None else self.score_words(reached.scores)
+        return plain_opening(context.summary, f"to say {context.summary}", reached, words)
+
+    def score_words(self, scores: Mapping[str, float]) -> str:
+        """The scores that matter; where the task has no words for them, the one that selects."""
+        return self.words(scores) or (f"score {scores['score']:.4g}" if "score" in scores else "")
+
+    def curve_title(self, name: str, context: ReportContext) -> str:
+        """The title of a logged score's curve."""
+        del context
+        return f"{name[:1].upper()}{name[1:]}" if name.islower() else name
+
+    def caption(self, example: Example, context: ReportContext) -> str:
+        """What was said of an image and what it is."""
+        del context
+        return f"It said {example.answer.words()}; it is {example.truth.words()}."
+
+    def remarks(self, context: ReportContext) -> list[Remark]:
+        """What stands out in the answers and the data, the most important first."""
+        del context
+        return []
+
+    def sections(self, context: ReportContext) -> list[Section]:
+        """What a report says of the model's answers to held-out images, and of the data that they were learned from."""
+        if context.tested is None:
+            return []
+        return [score_section(context, self.shares), answer_section(context.tested)]
 
 
 @final

@@ -1,17 +1,80 @@
-"""What a report says of a model's answers, as data: tables, words and pictures, which reporting draws."""
+"""What a report says of a task, as data: words, tables, charts and pictures, which reporting draws."""
 
-from collections.abc import Callable
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TypeAlias, final
-
-from torch import Tensor
+from typing import Literal, TypeAlias, final
 
 from vitlab.data.contract import Array
-from vitlab.tasks.answer import Answer
 
-Scores: TypeAlias = dict[str, float]
-PARTS = {"test": "test", "val": "validation", "train": "training"}
-UNTOLD = ("score", "count")  # one of the others over again, and how many images there are
+
+@final
+@dataclass(frozen=True)
+class Span:
+    """Some words with an emphasis or a sign, or with their explanation: `term` is a name of the glossary's."""
+
+    text: str
+    style: Literal["strong", "faint", "right", "wrong"] | None = None
+    term: str = ""
+
+
+Words: TypeAlias = str | tuple[str | Span, ...]  # a line break is a line break
+
+
+@final
+@dataclass(frozen=True)
+class Bar:
+    """A cell of a table that is drawn: a share, what stands beside it, and whether it is a share that is right."""
+
+    share: float
+    words: str
+    right: bool = False
+
+
+@final
+@dataclass(frozen=True)
+class Text:
+    """A paragraph."""
+
+    words: Words
+    faint: bool = False
+
+
+@final
+@dataclass(frozen=True)
+class Heading:
+    """The title of what follows inside a section."""
+
+    title: str
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class Table:
+    """Rows under a head; the first `names` cells of a row are words, the others amounts."""
+
+    head: tuple[Words, ...]
+    rows: tuple[tuple[Words | Bar, ...], ...]
+    caption: str = ""
+    names: int = 1
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class Matrix:
+    """What was taken for what."""
+
+    classes: tuple[str, ...]
+    confusion: Mapping[tuple[int, int], int]  # (truth, said): images; right ones too
+    counts: tuple[int, ...]  # images of each class
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class Reliability:
+    """How often answers were right for how sure they were: (confidence, share right, images) of groups."""
+
+    bins: tuple[tuple[float, float, int], ...]
+    label: str  # for who cannot see it
 
 
 @final
@@ -19,100 +82,69 @@ UNTOLD = ("score", "count")  # one of the others over again, and how many images
 class Figure:
     """A picture, the colours of a mask over it where there is one, and words under it."""
 
-    pixels: Array  # uint8 [H, W, 3], as the model saw it
-    caption: str
+    pixels: Array  # uint8 [H, W, 3]
+    caption: Words
     mask: Array | None = None  # class numbers uint8 [H, W]
+    alt: str = ""  # for who cannot see it; by default the caption
+    hover: str = ""
 
 
 @final
 @dataclass(frozen=True, kw_only=True)
-class Section:
-    """A part of a report: paragraphs, a table whose rows begin with their names, rows of pictures side by side."""
+class Pictures:
+    """Rows of pictures side by side."""
 
-    title: str
-    words: tuple[str, ...] = ()
-    head: tuple[str, ...] = ()
-    rows: tuple[tuple[str, ...], ...] = ()
-    figures: tuple[tuple[Figure, ...], ...] = ()
+    rows: tuple[tuple[Figure, ...], ...]
     legend: tuple[str, ...] = ()  # the names of the masks' classes, by their numbers
 
 
 @final
-@dataclass(frozen=True, kw_only=True)
-class Example:
-    """A held-out image, what it is and what the model said of it; its score is that of the image by itself."""
+@dataclass(frozen=True)
+class Folded:
+    """What is shown at a click."""
 
-    where: str
-    pixels: Array  # uint8 [H, W, 3], as the model saw it
-    target: Tensor
-    answer: Answer
-    score: float
+    title: str
+    blocks: tuple["Block", ...]
+
+
+Block: TypeAlias = Text | Heading | Table | Matrix | Reliability | Pictures | Folded
+
+
+@final
+@dataclass(frozen=True)
+class Section:
+    """A part of a report."""
+
+    title: str
+    blocks: tuple[Block, ...]
+
+
+@final
+@dataclass(frozen=True)
+class Tile:
+    """A number that matters, at the head of a report."""
+
+    name: Words
+    value: str
+    more: str = ""
 
 
 @final
 @dataclass(frozen=True, kw_only=True)
-class Tested:
-    """A model over a part of a data set: the scores of all images, the sums that made them, and some answers."""
+class Opening:
+    """The head of a report, as far as the task decides it."""
 
-    part: str  # 'test' or 'val'
-    of: int  # images of the whole part
-    num: int  # images that were looked at and could be read
-    scores: Scores
-    sums: Tensor
-    labels: tuple[str, ...]  # the model's, where it has any
-    best: tuple[Example, ...] = ()
-    worst: tuple[Example, ...] = ()
-
-    @property
-    def whole(self) -> bool:
-        return self.num == self.of
+    title: str  # what the model does: 'telling 10 kinds of pictures apart'
+    learned: str  # the same after 'it learned': 'to tell pictures apart'
+    reached: Words = ()  # a sentence on how well
+    tiles: tuple[Tile, ...] = ()
+    learned_from: str = "pictures"
 
 
-def score_section(tested: Tested, shares: frozenset[str]) -> Section:
-    """Every score."""
-    amount = f"all {tested.of:,}" if tested.whole else f"{tested.num:,} of the {tested.of:,}"
-    words = f"Measured for this report on {amount} {PARTS[tested.part]} pictures."
-    if not tested.whole:
-        words += " They were chosen evenly; more are looked at with --images."
-    told = [name for name in tested.scores if name not in UNTOLD]
-    if set(told) <= {"loss"}:
-        told.insert(0, "score")
-    rows = tuple((name, score_words(name, tested.scores[name], shares)) for name in told)
-    return Section(title="How well it does", words=(words,), head=("measure", "value"), rows=rows)
+@final
+@dataclass(frozen=True)
+class Remark:
+    """What stands out, in a sentence or two; `again` are options to give the run's command, where that may help."""
 
-
-def score_words(name: str, value: float, shares: frozenset[str]) -> str:
-    """A score as it is shown."""
-    return f"{value:.1%}" if name in shares else f"{value:.4g}"
-
-
-def answer_section(tested: Tested, truth: Callable[[Tensor, Answer], Answer]) -> Section:
-    """The best and the worst answers; of masks the picture, what it is and what was said side by side."""
-    rows: list[tuple[Figure, ...]] = []
-    for title, examples in (("Best", tested.best), ("Worst", tested.worst)):
-        figures = [_figures(title, example, truth(example.target, example.answer)) for example in examples]
-        if figures and len(figures[0]) == 1:
-            rows.append(tuple(figure for (figure,) in figures))
-        else:
-            rows += figures
-    words = "Look at the worst first: some are hard for people too, and some are pictures with a wrong label."
-    masks = [example.answer for example in (*tested.best, *tested.worst) if example.answer.mask is not None]
-    if masks:
-        words += " Pixels that count for nothing show the picture itself."
-    return Section(
-        title="Its best and its worst answers",
-        words=(words,),
-        figures=tuple(rows),
-        legend=masks[0].labels if masks else (),
-    )
-
-
-def _figures(title: str, example: Example, truth: Answer) -> tuple[Figure, ...]:
-    if example.answer.mask is None:
-        caption = f"{title}: said {example.answer.words()}; is {truth.words()}."
-        return (Figure(pixels=example.pixels, caption=caption),)
-    return (
-        Figure(pixels=example.pixels, caption=f"{title}: {example.where}"),
-        Figure(pixels=example.pixels, caption="as it is labelled", mask=truth.mask),
-        Figure(pixels=example.pixels, caption=f"as predicted (score {example.score:.2f})", mask=example.answer.mask),
-    )
+    text: str
+    again: tuple[str, ...] = ()

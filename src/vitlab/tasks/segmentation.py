@@ -15,7 +15,8 @@ from vitlab.data.contract import IGNORED, DataSet, Masks, Split
 from vitlab.models.contract import Model
 from vitlab.objectives.contract import Criterion
 from vitlab.objectives.cross_entropy import Loss
-from vitlab.tasks.contract import Answer, Scorer, Scores, Section, Task, TaskKind, Tested, need_target
+from vitlab.tasks.contract import Answer, ReportContext, Scorer, Scores, Section, Task, TaskKind, need_target
+from vitlab.tasks.sections import Table, Text
 
 
 @dataclass(frozen=True)
@@ -64,8 +65,11 @@ class Segmentation(Task):
         names = model.labels or tuple(f"class {i}" for i in range(outputs.shape[1]))
         return [Answer(mask=mask, labels=names) for mask in masks]
 
-    def sections(self, tested: Tested) -> list[Section]:
-        scores, answers = super().sections(tested)
+    def sections(self, context: ReportContext) -> list[Section]:
+        tested = context.tested
+        if tested is None:
+            return []
+        scores, answers = super().sections(context)
         k = len(tested.labels)
         confusion = tested.sums[: k * k].view(k, k)
         pixels, overlap = confusion.sum(dim=1) / confusion.sum().clamp(min=1), iou(confusion)
@@ -77,8 +81,8 @@ class Segmentation(Task):
             "IoU, intersection over union: of the pixels that are of a class or were taken for it, the share that is"
             " both. mIoU is the mean over the classes, in which those that are nowhere do not count."
         )
-        head = ("class", "of the pixels", "IoU")
-        return [scores, Section(title="Class by class", words=(words,), head=head, rows=rows), answers]
+        table = Table(head=("class", "of the pixels", "IoU"), rows=rows)
+        return [scores, Section("Class by class", (Text(words), table)), answers]
 
 
 @final

@@ -1,1 +1,1 @@
-"""The one loop, its state, optimisers, schedules, checkpoints, distribution, precision and log."""
+"""The one loop, its state, optimizers, schedules, checkpoints, distribution, precision and log."""

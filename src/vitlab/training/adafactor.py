@@ -21,7 +21,7 @@ class Adafactor(torch.optim.Optimizer):
 
     A tensor of more than two axes is a stack of matrices, its last two axes (the layers of experts). `update_clip` is
     the largest root mean square of a tensor's update before momentum; None: unlimited, as in the authors' code. As
-    with torch's fused optimisers the rate may lie on the device, gradients are divided by `grad_scale` where it is set,
+    with torch's fused optimizers the rate may lie on the device, gradients are divided by `grad_scale` where it is set,
     and nothing moves where `found_inf` is set and not 0.
     """
 
@@ -42,9 +42,9 @@ class Adafactor(torch.optim.Optimizer):
                     self._move(p, gradient, group, made)
 
     def _move(self, p: Tensor, gradient: Tensor, group: dict[str, Any], made: Tensor | None) -> None:
-        state, rate = self.state[p], group["lr"]
+        state, lr = self.state[p], group["lr"]
         if not state:
-            _begin(state, p, on_device=isinstance(rate, Tensor))
+            _begin(state, p, on_device=isinstance(lr, Tensor))
         if made is not None:
             gradient = torch.where(made, gradient, 0.0)
         state["step"] += 1 if made is None else made
@@ -61,7 +61,7 @@ class Adafactor(torch.optim.Optimizer):
             size = update.square().mean().sqrt()
             update = update / (size / group["update_clip"]).clamp(min=1)
         update = _keep(state["momentum"], update, 1 - group["momentum"], made)
-        step, decay = update * rate, 1 - rate * group["weight_decay"]
+        step, decay = update * lr, 1 - lr * group["weight_decay"]
         p.copy_(p * decay - step if made is None else torch.where(made, p * decay - step, p))
 
     def __setstate__(self, state: dict[str, Any]) -> None:

@@ -6,12 +6,12 @@ from typing import Literal, final
 
 import torch
 from torch import Tensor, nn
-from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.utils import parametrize
 
 from vitlab.core.errors import ConfigError
 from vitlab.models.contract import Model
-from vitlab.models.timm_adapter import TimmModel
+from vitlab.models.stages import BATCH_NORMS
+from vitlab.models.timm.adapter import TimmModel
 
 
 @final
@@ -61,7 +61,7 @@ def hold_still(model: Model) -> None:
     if all(parameter.requires_grad for parameter in model.parameters()):
         return
     for module in model.modules():
-        if isinstance(module, _BatchNorm) and not any(parameter.requires_grad for parameter in module.parameters()):
+        if isinstance(module, BATCH_NORMS) and not any(parameter.requires_grad for parameter in module.parameters()):
             module.eval()
 
 

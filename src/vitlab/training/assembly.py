@@ -2,7 +2,7 @@
 
 import dataclasses
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
@@ -16,9 +16,9 @@ from vitlab.core.compiling import compile_options
 from vitlab.core.files import atomic_folder
 from vitlab.core.preprocess import Preprocess
 from vitlab.data.contract import Split
-from vitlab.data.loader_feed import LoaderFeed
-from vitlab.data.order import Order, balanced_weights
-from vitlab.data.resident_feed import ResidentFeed
+from vitlab.data.loading.loader_feed import LoaderFeed
+from vitlab.data.loading.order import Order, balanced_weights
+from vitlab.data.loading.resident_feed import ResidentFeed
 from vitlab.data.streams import StreamPlan, View
 from vitlab.models.contract import Model
 from vitlab.models.create import empty_model
@@ -26,15 +26,16 @@ from vitlab.models.outside import OutsideModel
 from vitlab.tasks.contract import Scores
 from vitlab.training import checkpoints, hooks
 from vitlab.training.adapters import merged
-from vitlab.training.average import Average
 from vitlab.training.captured import CapturedStepper
+from vitlab.training.compiling import can_compile
 from vitlab.training.distribution import World, count_of, wrap
+from vitlab.training.ema import Ema
 from vitlab.training.execution import Execution
 from vitlab.training.learner import Learner
 from vitlab.training.log import ProgressView, Sink
 from vitlab.training.loop import Hook
 from vitlab.training.muon import Muon
-from vitlab.training.optimisers import build
+from vitlab.training.optimizers import build
 from vitlab.training.plan import Plan
 from vitlab.training.scoring import Scoring
 from vitlab.training.state import State
@@ -62,7 +63,7 @@ class Run:
         plan, learner, split = self.plan, self.state.learner, self.plan.parts.val
         assert split is not None
         preprocess, pixels = learner.model.preprocess, self.execution.evaluated.get("val")
-        with averaged(self.state):
+        with averaged(self.state), _uncompiled(self.execution):
             if plan.scores_task:
                 scorer = plan.task.scorer(plan.recipe.loss, plan.dataset)
                 return self.scoring.score(learner, preprocess, scorer, split, pixels)
@@ -92,7 +93,7 @@ class Run:
             state,
             stepper,
             plan.intervals.log,
-            lr=recipe.optimiser.rate,
+            lr=recipe.optimizer.lr,
             images_per_step=recipe.batch_size,
             sinks=sinks,
             view=view,
@@ -132,15 +133,15 @@ def assemble(
 ) -> Run:
     """The run, from the checkpoint `kept` where there is one."""
     recipe, model = plan.recipe, learner.model
-    modules = wrap(learner, world, execution.spread, execution.dtype)
+    modules = wrap(learner, world, execution.strategy, execution.dtype)
     turns = _turns(plan, learner, modules, execution)
-    average = None if recipe.optimiser.average is None else Average(model, recipe.optimiser.average)
-    state = State(learner, {turn.name: turn.optimizers for turn in turns}, average)
+    ema = None if recipe.optimizer.ema is None else Ema(model, recipe.optimizer.ema)
+    state = State(learner, {turn.name: turn.optimizers for turn in turns}, ema)
     if kept is not None:
         checkpoints.read(kept, state)
         if world.first:
             checkpoints.prune(plan.folder / "checkpoints", state.progress.best_step)
-        say(f"Going on from step {state.progress.step}.")
+        say(f"Resuming from step {state.progress.step}.")
     feed = build_feed(plan, streams, execution, model.preprocess, world, state.progress.step)
     arguments: dict[str, Any] = {
         "total": plan.schedule.total,
@@ -150,7 +151,7 @@ def assemble(
         "autocast": execution.autocast,
     }
     stepper = (CapturedStepper if execution.capture else Stepper)(state, turns, feed, **arguments)
-    if execution.compile:
+    if execution.compile and can_compile(world, plan.folder, say):
         _compile(modules, state, feed, stepper, execution, world)
     scoring = Scoring(
         target=plan.task.target,
@@ -170,7 +171,7 @@ def _turns(plan: Plan, learner: Learner, modules: Mapping[str, nn.Module], execu
     turns: list[Turn] = []
     for name, phase in learner.phases.items():
         learner.turn(name)
-        spec = dataclasses.replace(plan.recipe.optimiser, **phase.optimizer)
+        spec = dataclasses.replace(plan.recipe.optimizer, **phase.optimizer)
         own = [_trained(group) for group in learner.objective.param_groups()]
         optimizers = build(learner.model, [g for g in own if g["params"]], spec, on_device=execution.on_device)
         turns.append(Turn(name, modules[name], optimizers, spec))
@@ -190,14 +191,14 @@ def _compile(
     world: World,
 ) -> None:
     """Everything that can be compiled, with its first step."""
-    torch._dynamo.reset()  # an earlier run's sizes in this process would make this one's variable
+    torch.compiler.reset()  # an earlier run's sizes in this process would make this one's variable
     for module in set(modules.values()):
         module.compile(options=compile_options(world.device))
     if isinstance(feed, ResidentFeed):
         feed.compile()
         if execution.on_device:
-            for part in (state.average, *state.all_optimizers):
-                if isinstance(part, Average | Muon):
+            for part in (state.ema, *state.all_optimizers):
+                if isinstance(part, Ema | Muon):
                     part.compile()
     if isinstance(stepper, CapturedStepper):
         stepper.compile()
@@ -256,13 +257,18 @@ def loader_feed(
 @contextmanager
 def averaged(state: State) -> Iterator[None]:
     """The averaged weights in the model's place, where there are any."""
-    if state.average is not None:
-        state.average.swap()
+    if state.ema is not None:
+        state.ema.swap()
     try:
         yield
     finally:
-        if state.average is not None:
-            state.average.swap()
+        if state.ema is not None:
+            state.ema.swap()
+
+
+def _uncompiled(execution: Execution) -> AbstractContextManager[object]:
+    """Evaluations of a small set, which is on the GPU, take less time than compiling them would."""
+    return torch.compiler.set_stance("force_eager") if execution.capture else nullcontext()
 
 
 def export(model: Model, path: Path, world: World) -> None:

@@ -12,8 +12,8 @@ import torch
 import torch.distributed as dist
 from jaxtyping import Float
 from torch import Tensor, nn
-from torch.nn.modules.batchnorm import _BatchNorm
 
+from vitlab.models.stages import BATCH_NORMS
 from vitlab.training.distribution import World
 
 TIMMS = {"drop", "act"}  # what timm's norms do besides: dropout and an activation
@@ -98,12 +98,12 @@ def synchronise(model: nn.Module, world: World) -> str | None:
     """Have the model's batch norms see the whole batch where several processes share it; what there is to say of it."""
     if world.size == 1:
         return None
-    norms = [module for module in model.modules() if isinstance(module, _BatchNorm)]
+    norms = [module for module in model.modules() if isinstance(module, BATCH_NORMS)]
     for parent in list(model.modules()):
         for name, child in list(parent.named_children()):
             if _replaceable(child):
                 setattr(parent, name, SyncedBatchNorm(child))
-    left = [module for module in model.modules() if isinstance(module, _BatchNorm)]
+    left = [module for module in model.modules() if isinstance(module, BATCH_NORMS)]
     left = [module for module in left if not isinstance(module, SyncedBatchNorm)]
     if not norms:
         return None

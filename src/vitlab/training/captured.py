@@ -13,9 +13,9 @@ from torch import Tensor
 
 from vitlab.core.compiling import compile_options
 from vitlab.core.random import torch_seed
-from vitlab.data.resident_feed import ResidentFeed
+from vitlab.data.loading.resident_feed import ResidentFeed
 from vitlab.objectives.contract import Metrics
-from vitlab.training.optimisers import set_rate
+from vitlab.training.optimizers import set_lr
 from vitlab.training.passes import AdamW, TotalNorm, captured
 from vitlab.training.step import Stepper
 
@@ -23,7 +23,7 @@ WARM_UP = 3  # steps on the side stream before the capture, real ones
 
 
 def judge(loss: Tensor, norm: Tensor, bad: Tensor, scale: Tensor | None, clip: float | None) -> Tensor:
-    """Whether the step is to be made; `bad` and `scale`, which tell the optimisers, are set."""
+    """Whether the step is to be made; `bad` and `scale`, which tell the optimizers, are set."""
     good = torch.isfinite(loss) & torch.isfinite(norm)
     bad.copy_((~good).float())
     if scale is not None and clip is not None:
@@ -44,7 +44,7 @@ def count(
 
 @final
 class CapturedStepper(Stepper):
-    """A stepper for a feed on the GPU and optimisers that work on the device alone, in one process.
+    """A stepper for a feed on the GPU and optimizers that work on the device alone, in one process.
 
     The next batch is made beside the step, wherever that leaves room on the GPU: augmentation is many small kernels,
     which leave most of it idle when they run alone. So is the average of the step before.
@@ -72,12 +72,12 @@ class CapturedStepper(Stepper):
         self._scale = None if self._turn.spec.clip is None else torch.ones((), device=device)
         self._warm = 0
         self._total_norm = TotalNorm()
-        for optimiser in self._turn.optimizers:
-            # As for torch's scaled gradients: fused optimisers leave out a step, and divide on the way.
-            optimiser.found_inf = self._bad  # pyright: ignore[reportAttributeAccessIssue]
-            optimiser.grad_scale = self._scale  # pyright: ignore[reportAttributeAccessIssue]
-            if isinstance(optimiser, AdamW):
-                optimiser.one_kernel = True
+        for optimizer in self._turn.optimizers:
+            # As for torch's scaled gradients: fused optimizers leave out a step, and divide on the way.
+            optimizer.found_inf = self._bad  # pyright: ignore[reportAttributeAccessIssue]
+            optimizer.grad_scale = self._scale  # pyright: ignore[reportAttributeAccessIssue]
+            if isinstance(optimizer, AdamW):
+                optimizer.one_kernel = True
 
     def compile(self) -> None:
         """Make the counting around a step a few kernels; there are dozens, of a few numbers each."""
@@ -91,7 +91,7 @@ class CapturedStepper(Stepper):
             self._hold(self.feed.batch(step).tensors())
         self.feed.prepare(step + 1)
         self._held = step + 1
-        set_rate(self._turn.optimizers, self._turn.spec.rate * factor)
+        set_lr(self._turn.optimizers, self._turn.spec.lr * factor)
         self.progress.fill_(step / self.total)
         self._step.fill_(step + 1)
         torch.cuda.manual_seed(torch_seed(self.seed, "dropout", step, self.world.rank))
@@ -115,10 +115,10 @@ class CapturedStepper(Stepper):
     def _body(self) -> None:
         here = torch.cuda.current_stream()
         self._beside.wait_stream(here)
-        average = self.state.average
+        ema = self.state.ema
         with torch.cuda.stream(self._beside):
-            if average is not None:
-                average.catch_up()
+            if ema is not None:
+                ema.catch_up()
             averaged = self._beside.record_event()
             following = self.feed.made()
         for parameter in self._turn.parameters:
@@ -145,11 +145,11 @@ class CapturedStepper(Stepper):
         norm = self._total_norm(gradients)
         good = self._judge(loss, norm, self._bad, self._scale, self._turn.spec.clip)
         self._put_back([torch.where(good, value, old) for value, old in zip(self.running, before, strict=True)])
-        for optimiser in self._turn.optimizers:
-            optimiser.step()
+        for optimizer in self._turn.optimizers:
+            optimizer.step()
         self.state.objective.after_step(self.state.model, good)
-        if self.state.average is not None:
-            self.state.average.note(self._step, good)
+        if self.state.ema is not None:
+            self.state.ema.note(self._step, good)
         measured = {"loss": loss, "gradient norm": norm, **metrics}
         for name in measured:
             if name not in self.sums:

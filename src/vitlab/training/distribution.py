@@ -18,7 +18,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from vitlab.core.errors import ConfigError
 from vitlab.models.contract import Model
-from vitlab.training.experts import expert_layers, spread_experts
+from vitlab.training.experts import expert_layers, shard_experts
 from vitlab.training.learner import Learner
 
 How: TypeAlias = Literal["replicate", "shard", "experts"]
@@ -58,7 +58,7 @@ def join(device: str | None = None) -> Iterator[World]:
     yield World(dist.get_rank(), size, where)
 
 
-def resolve_spread(
+def resolve_strategy(
     wanted: Literal["auto"] | How, model: Model, size: int, *, compiled: bool = False
 ) -> tuple[How, str | None]:
     """How the model is to be spread over so many processes, and where it has experts a sentence on them."""
@@ -66,7 +66,7 @@ def resolve_spread(
         return wanted, None
     layers = expert_layers(model)
     if not layers and wanted == "experts":
-        raise ConfigError("spread=experts: this model has no experts; leave spread out, or set it to shard.")
+        raise ConfigError("strategy=experts: this model has no experts; leave strategy out, or set it to shard.")
     if not layers or size == 1:
         return "replicate", None
     config = next(iter(layers.values())).config
@@ -79,7 +79,7 @@ def resolve_spread(
         return "experts", f"Each of {size} processes holds {num // size} of the {num} experts of a layer."
     reason = f"The {num} experts of a layer cannot be spread {why}"
     if wanted == "experts":
-        raise ConfigError(f"{reason}: {remedy}, or set spread to replicate or shard.")
+        raise ConfigError(f"{reason}: {remedy}, or set strategy to replicate or shard.")
     return "replicate", f"{reason}: each process holds all of them."
 
 
@@ -92,7 +92,7 @@ def wrap(learner: Learner, world: World, how: How, dtype: torch.dtype) -> dict[s
     model = learner.model
     if how == "shard":
         if not dist.is_initialized():
-            raise ConfigError("Sharding needs processes: start the run with torchrun, or with --spread replicate.")
+            raise ConfigError("Sharding needs processes: start the run with torchrun, or with --strategy replicate.")
         policy = MixedPrecisionPolicy(param_dtype=dtype, reduce_dtype=torch.float32)
         for layers in (module for module in model.children() if isinstance(module, nn.ModuleList)):
             for layer in layers:
@@ -105,9 +105,8 @@ def wrap(learner: Learner, world: World, how: How, dtype: torch.dtype) -> dict[s
     if world.size == 1:
         return dict.fromkeys(learner.phases, learner)
     if how == "experts":
-        own = spread_experts(model, init_device_mesh(world.device.type, (world.size,)))
-        ignored = [f"model.{name}" for name in own]
-        DistributedDataParallel._set_params_and_buffers_to_ignore_for_model(learner, ignored)
+        own = shard_experts(model, init_device_mesh(world.device.type, (world.size,)))
+        _leave_out(learner, [f"model.{name}" for name in own])
     wrapped: dict[str, nn.Module] = {}
     for phase in learner.phases:
         learner.turn(phase)
@@ -115,6 +114,14 @@ def wrap(learner: Learner, world: World, how: How, dtype: torch.dtype) -> dict[s
             learner, device_ids=[world.device] if world.device.type == "cuda" else None
         )
     return wrapped
+
+
+def _leave_out(module: nn.Module, names: list[str]) -> None:
+    """Have DDP leave these parameters alone, by a method that is documented but private (pytorch issue 43690)."""
+    ignore = getattr(DistributedDataParallel, "_set_params_and_buffers_to_ignore_for_model", None)
+    if ignore is None:
+        raise ConfigError(f"torch {torch.__version__} cannot spread experts: use --strategy replicate or shard.")
+    ignore(module, names)
 
 
 def without_sync(module: nn.Module, skip: bool) -> contextlib.AbstractContextManager[object]:

@@ -13,7 +13,7 @@ UNITS = {"": 1.0, "k": 1e3, "M": 1e6}
 
 @dataclass(frozen=True)
 class Pace:
-    """What turns a duration into steps: images a step, images an epoch."""
+    """What turns a duration into steps: images per step, images per epoch."""
 
     batch_size: int
     epoch_size: int
@@ -31,7 +31,7 @@ def parse(duration: str | int) -> tuple[float, str]:
 
 
 def steps(duration: str | int, pace: Pace, *, total: int | None = None) -> int:
-    """A duration in optimiser steps, rounded to the nearest, and one at least unless it is 0; '%' is of `total`."""
+    """A duration in optimizer steps, rounded to the nearest, and one at least unless it is 0; '%' is of `total`."""
     amount, unit = parse(duration)
     if unit == "%":
         if total is None:

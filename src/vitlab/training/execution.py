@@ -12,12 +12,12 @@ import torch
 from vitlab.core.errors import ConfigError
 from vitlab.core.preprocess import Preprocess
 from vitlab.data.contract import Split, Values
-from vitlab.data.resident import Pixels, common_size, load_inputs, load_pixels
+from vitlab.data.loading.resident import Pixels, common_size, load_inputs, load_pixels
 from vitlab.data.streams import StreamPlan
-from vitlab.models.cost import count_parameters
-from vitlab.training.distribution import How, World, resolve_spread
+from vitlab.models.counts import count_parameters
+from vitlab.training.distribution import How, World, resolve_strategy
 from vitlab.training.learner import Learner
-from vitlab.training.optimisers import ON_DEVICE
+from vitlab.training.optimizers import ON_DEVICE
 from vitlab.training.plan import Plan
 from vitlab.training.recipe import Recipe
 from vitlab.training.step import Autocast
@@ -36,7 +36,7 @@ class Execution:
 
     dtype: torch.dtype
     autocast: Autocast
-    spread: How
+    strategy: How
     compile: bool
     one_thread: bool  # a model so small that threads cost more than they give
     on_device: bool  # lrs and step counts live on the GPU
@@ -57,7 +57,7 @@ def decide(plan: Plan, learner: Learner, streams: tuple[StreamPlan, ...], world:
     objective = learner.objective
     if objective.whole_batch and recipe.accumulate > 1:
         raise ConfigError("This objective compares all images of a batch: accumulate must be 1.")
-    how, note = resolve_spread(recipe.spread, learner.model, world.size, compiled=recipe.compile)
+    how, note = resolve_strategy(recipe.strategy, learner.model, world.size, compiled=recipe.compile)
     sentences += [] if note is None else [note]
     dtype = _dtype(recipe, world)
     alone_on_gpu = world.device.type == "cuda" and world.size == 1 and how == "replicate"
@@ -67,8 +67,8 @@ def decide(plan: Plan, learner: Learner, streams: tuple[StreamPlan, ...], world:
         alone_on_gpu
         and bool(train)
         and recipe.accumulate == 1
-        and recipe.optimiser.name in ON_DEVICE
-        and recipe.optimiser.sam is None
+        and recipe.optimizer.name in ON_DEVICE
+        and recipe.optimizer.sam is None
         and len(learner.phases) == 1
         and objective.capturable
     )
@@ -77,7 +77,7 @@ def decide(plan: Plan, learner: Learner, streams: tuple[StreamPlan, ...], world:
     return Execution(
         dtype=dtype,
         autocast=_autocast(dtype, how, world),
-        spread=how,
+        strategy=how,
         compile=recipe.compile,
         one_thread=world.device.type == "cpu" and count_parameters(learner.model) < ONE_THREAD,
         on_device=alone_on_gpu,

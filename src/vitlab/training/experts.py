@@ -64,11 +64,11 @@ def expert_layers(model: Model) -> dict[str, ExpertMlp]:
     return {name: module for name, module in model.named_modules() if isinstance(module, ExpertMlp)}
 
 
-def spread_experts(model: Model, mesh: DeviceMesh) -> list[str]:
+def shard_experts(model: Model, mesh: DeviceMesh) -> list[str]:
     """Leave each process its share of every layer's experts; the names of the parameters that are spread now.
 
-    They become sharded tensors along the axis of experts, so that norms, optimisers and checkpoints know all of each.
-    To be called before optimisers are built.
+    They become sharded tensors along the axis of experts, so that norms, optimizers and checkpoints know all of each.
+    To be called before optimizers are built.
     """
     size, rank, names = mesh.size(), mesh.get_local_rank(), list[str]()
     for name, module in expert_layers(model).items():
@@ -77,7 +77,7 @@ def spread_experts(model: Model, mesh: DeviceMesh) -> list[str]:
         share = slice(rank * num // size, (rank + 1) * num // size)
         for part, layer in (("up", module.experts.up), ("down", module.experts.down)):
             assert isinstance(layer, ExpertLinear)
-            layer.spread = True
+            layer.sharded = True
             for kind, whole in (("weight", layer.weight), ("bias", layer.bias)):
                 own = DTensor.from_local(whole.detach()[share].clone(), mesh, [Shard(0)])
                 setattr(layer, kind, nn.Parameter(own, requires_grad=whole.requires_grad))

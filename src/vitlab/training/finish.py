@@ -23,7 +23,7 @@ QUIET = ("score", "loss", "count")  # scores that are said by another name, or n
 
 
 @dataclass(frozen=True)
-class Outcome:
+class RunOutcome:
     """What became of a run; `status` is the exit status of the command line."""
 
     folder: Path
@@ -34,11 +34,11 @@ class Outcome:
     lines: tuple[str, ...] = ()  # what is worth saying of the scores, as the task says it
 
 
-def finish(run: Run, ending: Ending, view: ProgressView) -> Outcome:
+def finish(run: Run, ending: Ending, view: ProgressView) -> RunOutcome:
     """What is left to do when the loop has ended; after a signal, nothing."""
     plan, progress, folder = run.plan, run.state.progress, run.plan.folder
     if ending.reason == "signal":
-        return Outcome(folder, ending.reason, ending.status, progress.step, {})
+        return RunOutcome(folder, ending.reason, ending.status, progress.step, {})
     keep = plan.recipe.keep
     if keep == "last" or plan.parts.val is None:
         run.save_model()
@@ -46,7 +46,7 @@ def finish(run: Run, ending: Ending, view: ProgressView) -> Outcome:
         torch.distributed.barrier()
     scores = tested(run, view) if plan.parts.test is not None and plan.scores_task else {}
     if number := run.scoring.signalled():  # what is left is done when it is resumed
-        return Outcome(folder, "signal", 128 + number, progress.step, {})
+        return RunOutcome(folder, "signal", 128 + number, progress.step, {})
     if keep == "last" and progress.last_score is not None:
         scores["val score"] = progress.last_score
     elif progress.best_score is not None:
@@ -60,7 +60,7 @@ def finish(run: Run, ending: Ending, view: ProgressView) -> Outcome:
     if run.world.first:
         ended = {"reason": ending.reason, "unreadable": unreadable}
         write_json(folder / "result.json", {**scores, **dataclasses.asdict(progress), **ended})
-    return Outcome(folder, ending.reason, ending.status, progress.step, scores, _lines(run, scores))
+    return RunOutcome(folder, ending.reason, ending.status, progress.step, scores, _lines(run, scores))
 
 
 def _lines(run: Run, scores: Mapping[str, float]) -> tuple[str, ...]:

@@ -77,7 +77,7 @@ class Log(Hook):
         values = self._means()  # waits for the device
         now = self.clock.now()
         elapsed, num = now - self._since, moment.step - self._logged
-        values["rate"] = self.lr * moment.factor
+        values["lr"] = self.lr * moment.factor
         values["skipped"] = float(self.state.progress.skipped)
         for sink in self.sinks:
             sink.write(moment.step, values | self._pace(elapsed, num))
@@ -88,7 +88,7 @@ class Log(Hook):
 
     def _pace(self, seconds: float, steps: int) -> dict[str, float]:
         seconds = max(seconds, 1e-9)
-        return {"seconds a step": seconds / steps, "images a second": steps * self.images / seconds}
+        return {"seconds per step": seconds / steps, "images per second": steps * self.images / seconds}
 
     def _means(self) -> dict[str, float]:
         means, world = self.stepper.read(), self.stepper.world

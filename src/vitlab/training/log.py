@@ -1,6 +1,7 @@
 """What a run writes while it runs: metrics.jsonl, TensorBoard, other trackers, and progress on the terminal."""
 
 import contextlib
+import importlib.util
 import json
 import math
 import sys
@@ -87,10 +88,8 @@ class Mlflow:
     """MLflow, where it is installed; `known` is the run that is gone on with."""
 
     def __init__(self, name: str, known: str | None) -> None:
-        try:
-            import mlflow  # pyright: ignore[reportMissingImports]
-        except ImportError as error:
-            raise MissingDependencyError("tracker='mlflow' needs the package mlflow: pip install mlflow.") from error
+        import mlflow  # pyright: ignore[reportMissingImports]
+
         self._mlflow = mlflow
         started = mlflow.start_run(run_name=name) if known is None else mlflow.start_run(run_id=known)
         self.id = str(started.info.run_id)
@@ -107,10 +106,8 @@ class WeightsAndBiases:
     """W&B, where it is installed; `known` is the run that is gone on with."""
 
     def __init__(self, name: str, known: str | None) -> None:
-        try:
-            import wandb  # pyright: ignore[reportMissingImports]
-        except ImportError as error:
-            raise MissingDependencyError("tracker='wandb' needs the package wandb: pip install wandb.") from error
+        import wandb  # pyright: ignore[reportMissingImports]
+
         self._run = wandb.init(name=name, id=known, resume="allow")
         self.id = str(self._run.id)
 
@@ -124,12 +121,19 @@ class WeightsAndBiases:
 TRACKERS = {"mlflow": Mlflow, "wandb": WeightsAndBiases}
 
 
+def check_tracker(service: str) -> None:
+    """Refuse a tracker whose package is not installed."""
+    if service in TRACKERS and sys.modules.get(service) is None and importlib.util.find_spec(service) is None:
+        raise MissingDependencyError(f"tracker='{service}' needs the package {service}: pip install {service}.")
+
+
 @final
 class Tracker:
     """A service that keeps runs. When it fails, the run goes on without it; resumed, a run is the same one there."""
 
     def __init__(self, folder: Path, name: str, service: str, say: Callable[[str], None]) -> None:
         self.service, self._say = service, say
+        check_tracker(service)
         path = folder / TRACKER
         known: dict[str, str] = read_json(path) if path.exists() else {}
         try:
@@ -202,7 +206,7 @@ class ProgressView:
             self._bar.update(self._task, completed=step, description=words)
         elif self.shown and (time.monotonic() - self._last_line >= self.every or step == self.total):
             self._last_line = time.monotonic()
-            left = (self.total - step) * values.get("seconds a step", 0.0)
+            left = (self.total - step) * values.get("seconds per step", 0.0)
             print(f"step {step}/{self.total}  {words}  {_clock(left)} left", file=sys.stderr, flush=True)
 
     def say(self, text: str) -> None:
@@ -220,7 +224,7 @@ class ProgressView:
 
 
 def _words(values: Mapping[str, float]) -> list[str]:
-    parts: Sequence[tuple[str, str]] = (("images a second", "{:,.0f} images/s"), ("loss", "loss {:.3f}"))
+    parts: Sequence[tuple[str, str]] = (("images per second", "{:,.0f} images/s"), ("loss", "loss {:.3f}"))
     return [form.format(values[name]) for name, form in parts if name in values]
 
 

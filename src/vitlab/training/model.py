@@ -13,14 +13,15 @@ from vitlab.core.preprocess import Preprocess
 from vitlab.core.random import torch_seed
 from vitlab.core.registry import need_permission
 from vitlab.models.contract import Model
-from vitlab.models.create import create, fresh_model
+from vitlab.models.create import configured, create, fresh_model
 from vitlab.models.outside import wrap
 from vitlab.training.adapters import choose
 from vitlab.training.plan import Plan
 from vitlab.training.recipe import GIVEN, ModelChoice
 from vitlab.training.run import RunError
-from vitlab.weights.load import load
+from vitlab.weights.load import load, read_configuration
 from vitlab.weights.native import config_settings, read_config
+from vitlab.weights.upcycle import upcycle, upcycled
 
 DROPPING = ("dropout", "attention_dropout", "drop_path")  # a model may lack these: 0 is what it has then
 
@@ -39,6 +40,17 @@ def rebuild_model(plan: Plan, settings: Mapping[str, Any], where: Path) -> Model
     choose(model, plan.recipe.model.train_only, plan.recipe.model.lora)
     _fit(plan, model)
     return model
+
+
+def check_model(spec: ModelChoice) -> None:
+    """Refuse a model that cannot be, before data are read for it."""
+    if not spec.source.startswith(GIVEN):
+        need_permission("model", spec.source)
+        source = read_configuration if spec.pretrained else configured
+        config = source(spec.source, image_size=spec.image_size, **_fields(spec))
+        _more_fields(spec, config)
+        if spec.upcycle:
+            upcycled(config, **_experts(spec))
 
 
 def build_model(plan: Plan) -> Model:
@@ -79,6 +91,8 @@ def _made(plan: Plan, needed: Mapping[str, Any]) -> Model:
         model = make(**fields)
         if more := _more_fields(spec, model.config):
             model = make(**(fields | more))
+        if spec.upcycle:
+            model = upcycle(model, seed=torch_seed(plan.recipe.seed, "upcycle"), **_experts(spec))
         choose(model, spec.train_only, spec.lora)
     return model
 
@@ -138,6 +152,10 @@ def _fields(spec: ModelChoice) -> dict[str, Any]:
             f"model.set cannot change {min(taken)}: classes are the data's, the size is model.image_size."
         )
     return fields | others
+
+
+def _experts(spec: ModelChoice) -> dict[str, Any]:
+    return parse_assignments(spec.upcycle, where="model.upcycle")
 
 
 def _more_fields(spec: ModelChoice, config: Any) -> dict[str, Any]:

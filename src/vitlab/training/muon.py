@@ -33,7 +33,7 @@ class Muon(torch.optim.Optimizer):
     """Nesterov momentum, made orthogonal, at the size of an AdamW step: .2 sqrt(max(rows, columns)) (arXiv 2502.16982).
 
     Matrices of one shape are one batched product, so that a small model's step is some dozens of kernels. As with
-    torch's fused optimisers the rate may lie on the device, gradients are divided by `grad_scale` where it is set, and
+    torch's fused optimizers the rate may lie on the device, gradients are divided by `grad_scale` where it is set, and
     nothing moves where `found_inf` is set and not 0.
     """
 
@@ -66,7 +66,7 @@ class Muon(torch.optim.Optimizer):
                     together,
                     kept,
                     gradients,
-                    rate=group["lr"],
+                    lr=group["lr"],
                     momentum=group["momentum"],
                     decay=group["weight_decay"],
                     found_inf=self.found_inf,
@@ -79,7 +79,7 @@ def move(
     kept: list[Tensor],
     gradients: list[Tensor],
     *,
-    rate: float | Tensor,
+    lr: float | Tensor,
     momentum: float,
     decay: float,
     found_inf: Tensor | None,
@@ -90,14 +90,14 @@ def move(
         gradients = [gradient / scale for gradient in gradients]
     if found_inf is not None:
         bad = found_inf > 0
-        rate = rate * (~bad).float()
+        lr = lr * (~bad).float()
         gradients = [torch.where(bad, old, new) for old, new in zip(kept, gradients, strict=True)]  # momenta stay
     for buffer, gradient in zip(kept, gradients, strict=True):
         buffer.lerp_(gradient, 1 - momentum)
     ahead = torch.stack([_whole(g.lerp(old, momentum)) for g, old in zip(gradients, kept, strict=True)])
     steps = orthogonal(ahead) * (-0.2 * max(ahead.shape[1:]) ** 0.5)
     for matrix, step in zip(matrices, steps.unbind(), strict=True):
-        matrix.mul_(1 - rate * decay).add_(_spread_as(step, matrix) * rate)
+        matrix.mul_(1 - lr * decay).add_(_spread_as(step, matrix) * lr)
 
 
 def _whole(tensor: Tensor) -> Tensor:

@@ -10,8 +10,8 @@ from vitlab.core.errors import ConfigError, Error
 from vitlab.core.random import torch_seed
 from vitlab.data.contract import DataSet, Split
 from vitlab.data.open import hold_out, open_data
-from vitlab.data.sources.arranged import arrange
-from vitlab.data.sources.imagenet import REPORTED_ON_VAL
+from vitlab.data.sources.arranged import PREFIX, arrange
+from vitlab.data.sources.published.imagenet import REPORTED_ON_VAL
 from vitlab.models.contract import Model
 from vitlab.objectives import OBJECTIVES
 from vitlab.objectives.contract import Criterion, Objective, Setting
@@ -144,7 +144,9 @@ def open_parts(recipe: Recipe) -> DataSet:
 
     Of a set whose results are reported on its val part, that one is test, unless nothing is held out.
     """
-    dataset = open_data(recipe.data.source, val_fraction=recipe.data.val_fraction)
+    data = recipe.data
+    source = f"{PREFIX}{data.parts}:{data.source}" if data.parts else data.source
+    dataset = open_data(source, val_fraction=data.val_fraction)
     if dataset.name in REPORTED_ON_VAL and recipe.data.val_fraction and set(dataset.splits) == {"train", "val"}:
         dataset = arrange(dataset, {"train": ("train",), "test": ("val",)})
     if "val" not in dataset.splits and "train" in dataset.splits:

@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol, TypeVar
 
+from vitlab.core.bounds import BelowOne, NonNegativeInt, PositiveInt, Probability
 from vitlab.core.config import Choice, check_fields, from_dict, to_dict
 from vitlab.core.errors import ConfigError
 from vitlab.core.registry import Registry, is_permitted
@@ -12,9 +13,16 @@ from vitlab.objectives import OBJECTIVES
 from vitlab.objectives.cross_entropy import Loss
 from vitlab.tasks import TASKS
 from vitlab.training.durations import parse
-from vitlab.training.optimisers import Optimiser
+from vitlab.training.optimizers import Optimizer
 from vitlab.training.schedules import Schedule
 
+RENAMED = {  # fields, and options of the command line, as versions before the first release called them
+    "optimiser": "optimizer",
+    "optimiser.rate": "optimizer.lr",
+    "optimiser.head_rate": "optimizer.head_lr_scale",
+    "optimiser.average": "optimizer.ema",
+    "spread": "strategy",
+}
 GIVEN = "given:"  # begins the name of a model or an objective that the caller handed over as an object
 
 
@@ -32,11 +40,14 @@ class ModelChoice:
     representation: bool = False  # the paper's pre-training head: a hidden layer of width D with tanh
     checkpoint_blocks: bool = False  # compute each block's forward pass twice instead of keeping what is inside it
     set: tuple[str, ...] = ()  # other fields of the model's configuration, as 'positions=relative'
+    upcycle: tuple[str, ...] = ()  # pretrained: the dense source as a mixture of experts, as 'num_experts=8 every=2'
     train_only: Literal["all", "head"] = "all"  # the rest is frozen
-    lora: int | None = None  # low-rank adapters of this rank on every layer's products; the rest is frozen
+    lora: PositiveInt | None = None  # low-rank adapters of this rank on every layer's products; the rest is frozen
 
     def __post_init__(self) -> None:
         check_fields(self, "model.")
+        if self.upcycle and not self.pretrained:
+            raise ConfigError("model.upcycle makes experts of trained layers: it goes with model.pretrained.")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -44,23 +55,16 @@ class DataChoice:
     """Which data, and how it is read."""
 
     source: str = "digits"  # a path or a name: see docs/data.md
-    val_fraction: float = 0.1  # of train, held out where the set has no validation part; 0: none
-    workers: int | None = None  # decoding processes; None: one a core, 0: none
+    parts: str = ""  # the set's parts arranged anew, as 'train=train+val,test=test'; empty: as they are
+    val_fraction: BelowOne = 0.1  # of train, held out where the set has no validation part; 0: none
+    workers: NonNegativeInt | None = None  # decoding processes; None: one per core, 0: none
     resident: bool | None = None  # the whole set decoded on the device; None: where it fits
     balanced: bool = False  # every class drawn equally often
-    repeats: int = 1  # repeated augmentation
-    max_unreadable: float = 0.01  # the fraction of files that may be unreadable; ten always may, unless it is 0
+    repeats: PositiveInt = 1  # repeated augmentation
+    max_unreadable: Probability = 0.01  # the fraction of files that may be unreadable; ten always may, unless it is 0
 
     def __post_init__(self) -> None:
         check_fields(self, "data.")
-        if not 0 <= self.val_fraction < 1:
-            raise ConfigError(f"data.val_fraction must be at least 0 and below 1, not {self.val_fraction}.")
-        if self.workers is not None and self.workers < 0:
-            raise ConfigError(f"data.workers must not be negative: {self.workers}.")
-        if self.repeats < 1:
-            raise ConfigError(f"data.repeats must be at least 1, not {self.repeats}.")
-        if not 0 <= self.max_unreadable <= 1:
-            raise ConfigError(f"data.max_unreadable must be between 0 and 1, not {self.max_unreadable}.")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -79,30 +83,26 @@ class Recipe:
     objective: Choice = field(default_factory=lambda: Choice("supervised"))
     """What a step minimises, with the objective's own options."""
     loss: Loss = field(default_factory=Loss)
-    optimiser: Optimiser = field(default_factory=Optimiser)
+    optimizer: Optimizer = field(default_factory=Optimizer)
     schedule: Schedule = field(default_factory=Schedule)
-    batch_size: int = 128  # images an optimiser step, over all processes
-    accumulate: int = 1  # parts that a process's share of the batch is computed in
+    batch_size: PositiveInt = 128  # images an optimizer step, over all processes
+    accumulate: PositiveInt = 1  # parts that a process's share of the batch is computed in
     seed: int = 0  # what order, augmentation, dropout and initialisation follow from
     precision: Literal["auto", "float32", "bf16"] = "auto"  # auto: bf16 on a GPU
     compile: bool = False  # with torch.compile, which takes a minute or two at first
-    spread: Literal["auto", "replicate", "shard", "experts"] = "auto"
+    strategy: Literal["auto", "replicate", "shard", "experts"] = "auto"
     """Over processes: copies (DDP), shards (FSDP2), or each some experts and copies of the rest; auto: the last where
     there are experts and the processes divide them, else copies."""
     evaluate_every: str = "1 epoch"  # how often the held-out part is scored
     checkpoint_every: str = "1 epoch"  # how often a checkpoint is written, besides each time that the score is the best
     log_every: str = "20 steps"  # how often the means of loss and accuracy are logged
-    patience: int | None = None  # evaluations without a better score before the run stops early
-    max_skipped: int = 10  # steps in a row that may be skipped because something was not finite
+    patience: PositiveInt | None = None  # evaluations without a better score before the run stops early
+    max_skipped: PositiveInt = 10  # steps in a row that may be skipped because something was not finite
     keep: Literal["best", "last"] = "best"  # which weights become `model/`; best: by the held-out part
     tracker: Literal["none", "mlflow", "wandb"] = "none"  # where metrics go besides metrics.jsonl and TensorBoard
 
     def __post_init__(self) -> None:
         check_fields(self)
-        for name in ("batch_size", "accumulate", "patience", "max_skipped"):
-            value = getattr(self, name)
-            if value is not None and value < 1:
-                raise ConfigError(f"{name} must be at least 1, not {value}.")
         if not 0 <= self.seed < 2**64:
             raise ConfigError(f"seed must be a whole number from 0 to 2^64 - 1, not {self.seed}.")
         for name, registry in (("task", TASKS), ("objective", OBJECTIVES)):
@@ -147,9 +147,17 @@ def complete(registry: Registry[Any], choice: Choice, *, where: str) -> Choice:
 
 def read_recipe(data: Mapping[str, Any], *, where: str) -> Recipe:
     """A recipe from JSON, also as an earlier version wrote it."""
-    fields = dict(data)
+    fields = dict[str, Any]()
+    for name, value in data.items():
+        inner = isinstance(value, Mapping) and name in ("optimiser", "optimizer")
+        fields[RENAMED.get(name, name)] = {_last(f"{name}.{key}"): it for key, it in value.items()} if inner else value
     teacher = fields.pop("teacher", None)
     if isinstance(teacher, Mapping) and teacher.get("source") is not None:
         options = {"teacher" if name == "source" else name: value for name, value in teacher.items()}
         fields["objective"] = {"name": "distillation", **options}
     return from_dict(Recipe, fields, where=where)
+
+
+def _last(name: str) -> str:
+    """The last part of a field's name as it is now."""
+    return RENAMED.get(name, name).rpartition(".")[2]

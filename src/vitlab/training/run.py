@@ -56,7 +56,7 @@ def _under_way(folder: Path, owner: str) -> RunError:
 
 
 def resuming(folder: Path) -> str:
-    """The command that goes on with a run."""
+    """The command that resumes a run."""
     return f"vitlab train --resume {shlex.quote(str(folder))}"
 
 
@@ -73,7 +73,7 @@ def read_json(path: Path) -> dict[str, Any]:
 def differences(
     old: Mapping[str, Any], new: Mapping[str, Any], prefix: str = "", *, free: Collection[str] = ()
 ) -> list[str]:
-    """The fields in which two recipes differ, but for free ones, as 'optimiser.rate: 0.001, now 0.002'."""
+    """The fields in which two recipes differ, but for free ones, as 'optimizer.lr: 0.001, now 0.002'."""
     found: list[str] = []
     for name in {**old, **new}:
         before, after = old.get(name), new.get(name)

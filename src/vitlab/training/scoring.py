@@ -11,12 +11,11 @@ from torch.distributed.fsdp import FSDPModule
 
 from vitlab.core.preprocess import Preprocess
 from vitlab.data.contract import Split, Values
-from vitlab.data.loader import evaluation_batches
-from vitlab.data.order import EvaluationOrder
-from vitlab.data.resident import Pixels
+from vitlab.data.loading.order import EvaluationOrder
+from vitlab.data.loading.resident import Pixels
 from vitlab.data.targets import as_target
 from vitlab.models.contract import Model, evaluating
-from vitlab.tasks.contract import Scorer, Scores
+from vitlab.tasks.scoring import Scorer, Scores, held_batches
 from vitlab.training.distribution import World
 from vitlab.training.learner import Learner
 from vitlab.training.step import Autocast, Feed
@@ -79,27 +78,26 @@ class Scoring:
         size = max(self.batch_size // world.size, 1) * world.size
         target = split.targets[self.target]
         if pixels is None or not isinstance(target, Values):
-            batches = evaluation_batches(
+            for held in held_batches(
                 split,
+                self.target,
                 preprocess,
-                targets=(self.target,),
+                num_classes=self.num_classes,
+                device=world.device,
                 batch_size=size,
                 num_workers=self.num_workers,
                 rank=world.rank,
                 world=world.size,
                 max_damaged=self.max_unreadable,
-            )
-            for batch in batches:
-                images = preprocess.normalise(batch.images.to(world.device))
-                values = as_target(batch.targets[self.target].to(world.device), target.kind, self.num_classes)
-                yield images, values, batch.counts.to(world.device)
+            ):
+                yield held.images, held.target, held.counts
             return
         known, order = torch.from_numpy(target.values).to(world.device), EvaluationOrder(len(split), size, world.size)
         for step in range(len(order)):
             indices, counts = (torch.from_numpy(part).to(world.device) for part in order.batch(step, world.rank))
             readable = counts if pixels.whole is None else counts & pixels.whole[indices]
             values = as_target(known[indices], target.kind, self.num_classes)
-            yield preprocess.normalise(pixels.values[indices]), values, readable
+            yield preprocess.normalize(pixels.values[indices]), values, readable
 
 
 @contextlib.contextmanager

@@ -2,6 +2,7 @@
 
 import contextlib
 import dataclasses
+import sys
 from pathlib import Path
 
 import torch
@@ -13,21 +14,21 @@ from vitlab.core.files import clear_up
 from vitlab.core.record import environment, write_json
 from vitlab.data.contract import DataSet
 from vitlab.data.description import describe
-from vitlab.data.feed import SETTING, Damage
 from vitlab.data.jpeg import decoder_name
+from vitlab.data.loading.ring_buffer import SETTING, Damage
 from vitlab.evaluation.subject import model_fingerprint
 from vitlab.models.contract import Model
 from vitlab.models.outside import OutsideModel
-from vitlab.training import checkpoints, loop
+from vitlab.training import checkpoints, compiling, loop
 from vitlab.training.adapters import hold_still
 from vitlab.training.assembly import assemble, main_stream
 from vitlab.training.batch_norm import synchronise
 from vitlab.training.distribution import World, join, largest_of
 from vitlab.training.execution import decide
-from vitlab.training.finish import Outcome, finish
+from vitlab.training.finish import RunOutcome, finish
 from vitlab.training.learner import Learner
-from vitlab.training.log import TRACKER, ProgressView, open_sinks
-from vitlab.training.model import architecture, build_model, rebuild_model
+from vitlab.training.log import TRACKER, ProgressView, check_tracker, open_sinks
+from vitlab.training.model import architecture, build_model, check_model, rebuild_model
 from vitlab.training.plan import Given, Plan, make_plan, open_parts
 from vitlab.training.recipe import GIVEN, Recipe, read_recipe
 from vitlab.training.run import RunError, Stop, differences, locked, read_json, resuming
@@ -36,7 +37,7 @@ ARCHITECTURE = "architecture.json"  # a run's file: its model but for the weight
 LOOK_AT = 100  # images of each part that are decoded before a run starts, to say whether some cannot be
 # where and how a run is computed, which may change when it is resumed; data and teacher are known by fingerprints
 HOW = frozenset(
-    {"spread", "compile", "tracker", "objective.teacher"}
+    {"strategy", "compile", "tracker", "objective.teacher"}
     | {f"data.{name}" for name in ("source", "workers", "resident", "max_unreadable")}
 )
 FILES = ("checkpoints", "model", "metrics.jsonl", "recipe.json", "environment.json", "data.json", "report.html")
@@ -47,14 +48,16 @@ LOST_PEER = ("Connection closed by peer", "Connection reset by peer", "Broken pi
 
 def train(
     recipe: Recipe, folder: Path, *, device: str | None = None, show: bool = True, given: Given | None = None
-) -> Outcome:
+) -> RunOutcome:
     """A new run in a folder that holds none yet, nor what a run would write over."""
     if (folder / "recipe.json").exists():
-        raise RunError(f"{folder} holds a run already: go on with it ({resuming(folder)}), or choose another folder.")
+        raise RunError(f"{folder} holds a run already: resume it ({resuming(folder)}), or choose another folder.")
     if taken := [name for name in OWN if _is_taken(folder / name)]:
         raise RunError(
             f"{folder} holds {taken[0]}, which is no run's and would be written over: choose another folder."
         )
+    check_model(recipe.model)
+    check_tracker(recipe.tracker)
     return _run(recipe, folder, device=device, show=show, given=given or Given())
 
 
@@ -73,8 +76,8 @@ def resume(
     device: str | None = None,
     show: bool = True,
     given: Given | None = None,
-) -> Outcome:
-    """Go on with a run from its last checkpoint; a recipe that is not the run's is refused, but for how it is run."""
+) -> RunOutcome:
+    """Resume a run from its last checkpoint; a recipe that is not the run's is refused, but for how it is run."""
     chosen = recipe_of(folder) if recipe is None else recipe
     path = folder / "environment.json"
     if started := read_json(path).get("recipe"):  # fields that came later are at their defaults
@@ -101,7 +104,7 @@ def recipe_of(folder: Path) -> Recipe:
     return read_recipe(read_json(folder / "recipe.json"), where=str(folder / "recipe.json"))
 
 
-def _run(recipe: Recipe, folder: Path, *, device: str | None, show: bool, given: Given) -> Outcome:
+def _run(recipe: Recipe, folder: Path, *, device: str | None, show: bool, given: Given) -> RunOutcome:
     stop = Stop()
     with contextlib.ExitStack() as stack:
         world = stack.enter_context(join(device))
@@ -111,9 +114,12 @@ def _run(recipe: Recipe, folder: Path, *, device: str | None, show: bool, given:
         stack.enter_context(stop.listening())
         if world.size > 1:
             torch.distributed.barrier()
-        plan = make_plan(recipe, folder, _open_data(recipe, folder), given)
+        dataset = _open_data(recipe, folder)
+        if not (folder / "data.json").exists():  # a run that is resumed keeps what it began with
+            recipe = dataclasses.replace(recipe, augmentation=recipe.augmentation.without(dataset.changes_labels))
+        plan = make_plan(recipe, folder, dataset, given)
         try:
-            return _train(plan, world, stop, show=show and world.first, stack=stack)
+            return _compiled_or_not(plan, world, stop, show=show and world.first)
         except (OSError, SafetensorError) as error:
             if not checkpoints.is_full(error):
                 raise
@@ -126,9 +132,28 @@ def _run(recipe: Recipe, folder: Path, *, device: str | None, show: bool, given:
                 raise
             stop.to_the_end = True
             raise RunError(
-                f"Process {world.rank} lost another process of this run, whose own message says why; when that is"
-                f" mended, go on from the last checkpoint: {resuming(folder)}."
+                f"This run lost one of its processes, whose own message says why; when that is mended,"
+                f" go on from the last checkpoint: {resuming(folder)}."
             ) from error
+
+
+def _compiled_or_not(plan: Plan, world: World, stop: Stop, *, show: bool) -> RunOutcome:
+    """The run; one whose model cannot be compiled goes on from its last checkpoint, or its beginning, without."""
+    try:
+        with contextlib.ExitStack() as stack:
+            return _train(plan, world, stop, show=show, stack=stack)
+    except RuntimeError as error:
+        if not compiling.is_its_own(error):
+            raise
+        compiling.note(plan.folder, error)
+        why = f"This model cannot be compiled ({plan.folder / compiling.LOG} says why)"
+        if world.size > 1 or plan.given != Given():  # others may wait for this process; what was given was changed
+            raise RunError(f"{why}: go on without, {resuming(plan.folder)} --compile False.") from error
+    if show:
+        print(f"{why}: the run continues without.", file=sys.stderr)
+    plain = dataclasses.replace(plan, recipe=dataclasses.replace(plan.recipe, compile=False))
+    with contextlib.ExitStack() as stack:
+        return _train(plain, world, stop, show=show, stack=stack)
 
 
 def _open_data(recipe: Recipe, folder: Path) -> DataSet:
@@ -172,7 +197,7 @@ def _record(plan: Plan, model: Model, teacher: str | None) -> None:
         write_json(folder / "recipe.json", recipe)
 
 
-def _train(plan: Plan, world: World, stop: Stop, *, show: bool, stack: contextlib.ExitStack) -> Outcome:
+def _train(plan: Plan, world: World, stop: Stop, *, show: bool, stack: contextlib.ExitStack) -> RunOutcome:
     """A run in its phases: what is learned, how it is computed, the parts put together, the loop, the end."""
     view = ProgressView(plan.schedule.total, 0, shown=show, words=plan.task.words)
     stack.callback(view.close)

@@ -8,7 +8,7 @@ from torch.distributed.checkpoint.state_dict import get_state_dict, set_state_di
 
 from vitlab.models.contract import Model
 from vitlab.objectives.contract import Objective
-from vitlab.training.average import Average
+from vitlab.training.ema import Ema
 from vitlab.training.learner import Learner
 
 
@@ -43,7 +43,7 @@ class State:
 
     learner: Learner
     optimizers: dict[str, list[torch.optim.Optimizer]]
-    average: Average | None = None
+    ema: Ema | None = None
     progress: Progress = field(default_factory=Progress)
 
     @property
@@ -62,8 +62,8 @@ class State:
         """The tensors under full names, the same however many processes hold them."""
         self.learner.turn(None)  # torch leaves out the optimizer's state of what has no gradients just now
         weights, optimizer = get_state_dict(self.learner, self.all_optimizers)
-        average = self.average
-        averaged = {} if average is None else dict(zip(average.names, average.all_values, strict=True))
+        ema = self.ema
+        averaged = {} if ema is None else dict(zip(ema.names, ema.all_values, strict=True))
         return {"model": weights, "optimiser": optimizer, "average": averaged}
 
     def restore(self, tensors: dict[str, Any]) -> None:
@@ -78,6 +78,6 @@ class State:
         groups = [group for optimizer in optimizers for group in optimizer.param_groups]
         for group, setting in zip(groups, settings, strict=True):
             group.update(setting)  # this run's own: which kernels there are depends on the device and the processes
-        if self.average is not None:
-            for name, value in zip(self.average.names, self.average.all_values, strict=True):
+        if self.ema is not None:
+            for name, value in zip(self.ema.names, self.ema.all_values, strict=True):
                 value.copy_(tensors["average"][name])

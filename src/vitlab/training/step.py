@@ -10,10 +10,10 @@ from torch import Tensor, nn
 from vitlab.core.random import torch_seed
 from vitlab.data.batch import Batch
 from vitlab.objectives.contract import Metrics
-from vitlab.training.average import running
-from vitlab.training.distribution import World, any_of, without_sync
+from vitlab.training.distribution import World, any_of, mean_over, without_sync
+from vitlab.training.ema import running
 from vitlab.training.mixed import clip_by, total_norm
-from vitlab.training.optimisers import Optimiser, Perturbation, set_rate
+from vitlab.training.optimizers import Optimizer, Perturbation, set_lr
 from vitlab.training.state import State
 
 Autocast: TypeAlias = Callable[[], contextlib.AbstractContextManager[object]]
@@ -33,7 +33,7 @@ class Feed(Protocol):
 class Turn:
     """A phase of a step: the module to call for its loss, its parameters, and how they are changed."""
 
-    def __init__(self, name: str, module: nn.Module, optimizers: list[torch.optim.Optimizer], spec: Optimiser) -> None:
+    def __init__(self, name: str, module: nn.Module, optimizers: list[torch.optim.Optimizer], spec: Optimizer) -> None:
         self.name, self.module, self.optimizers, self.spec = name, module, optimizers, spec
         self.parameters: list[nn.Parameter] = [
             p for optimizer in optimizers for group in optimizer.param_groups for p in group["params"]
@@ -94,8 +94,8 @@ class Stepper:
             measured |= found
         self.state.progress.skipped_in_a_row = 0
         self.state.objective.after_step(self.state.model, torch.ones((), dtype=torch.bool, device=self.world.device))
-        if self.state.average is not None:
-            self.state.average.update(step + 1)
+        if self.state.ema is not None:
+            self.state.ema.update(step + 1)
         for name, value in measured.items():
             self.sums[name] = self.sums[name] + value if name in self.sums else value.clone()
         self.count += 1
@@ -106,7 +106,7 @@ class Stepper:
         self.state.learner.turn(turn.name)
         first = turn is self.turns[0]
         seed = torch_seed(self.seed, "dropout", step, self.world.rank, *([] if first else [turn.name]))
-        set_rate(turn.optimizers, turn.spec.rate * factor)
+        set_lr(turn.optimizers, turn.spec.lr * factor)
         torch.manual_seed(seed)
         before = [value.clone() for value in self.running]
         loss, metrics = self.gradients(turn, batch)
@@ -129,9 +129,11 @@ class Stepper:
         return found if first else {f"{turn.name} {name}": value for name, value in found.items()}
 
     def keep(self) -> None:
-        """Put what was summed since the last reading where a checkpoint finds it."""
-        progress = self.state.progress
-        progress.sums, progress.summed = {name: value.item() for name, value in self.sums.items()}, self.count
+        """Put what was summed since the last reading, everybody's, where a checkpoint finds it."""
+        progress, sums = self.state.progress, [value.item() for value in self.sums.values()]
+        if self.world.size > 1:
+            sums = mean_over(self.world, torch.tensor(sums, dtype=torch.float64, device=self.world.device)).tolist()
+        progress.sums, progress.summed = dict(zip(self.sums, sums, strict=True)), self.count
 
     def read(self) -> dict[str, float]:
         """The means since the last reading."""

@@ -1,1 +1,1 @@
-"""Checkpoints: one file a format; surgery.py changes a model's patch, resolution or head."""
+"""Checkpoints: one file per format; surgery.py changes a model's patch, resolution or head."""

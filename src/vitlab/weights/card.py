@@ -5,17 +5,18 @@ import json
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from importlib import metadata
 from pathlib import Path
 from typing import Any
+
+from huggingface_hub import EvalResult, ModelCardData
 
 from vitlab.core.config import from_dict, to_dict
 from vitlab.core.errors import Error
 from vitlab.core.files import atomic_file
 from vitlab.core.preprocess import Preprocess
-from vitlab.core.record import read_json
+from vitlab.core.record import VERSION, read_json
 from vitlab.models.contract import Model
-from vitlab.models.cost import count_parameters
+from vitlab.models.counts import count_parameters
 from vitlab.models.create import empty_model, family_name, family_of
 
 NAME = "README.md"
@@ -55,7 +56,7 @@ def model_card(
     classes = model.config.num_classes
     return "\n".join(
         [
-            *_head(model, name, run, license),
+            *_metadata(model, name, run, license),
             "",
             MARK,
             "",
@@ -106,53 +107,37 @@ def write(folder: Path, text: str) -> None:
     (folder / NAME).write_text(text, encoding="utf-8", errors="surrogateescape")
 
 
-def version() -> str:
-    """Of this vitlab."""
-    try:
-        return metadata.version("vitlab")
-    except metadata.PackageNotFoundError:  # run from a checkout that was never installed
-        return "0+unknown"
-
-
 def plain(text: str) -> str:
     """A text that Markdown and HTML take as it is, in one line."""
     line = " ".join("".join(c if c.isprintable() else " " for c in text).split())
     return re.sub(r"([\\`*_\[\]<>#|~&$])", r"\\\1", line)
 
 
-def quoted(text: str) -> str:
-    """A text as YAML's double-quoted scalar."""
-    escaped = (c if c.isprintable() and c not in '"\\' else _escape(c) for c in text)
-    return f'"{"".join(escaped)}"'
-
-
-def _escape(c: str) -> str:
-    return f"\\{c}" if c in '"\\' else f"\\U{ord(c):08x}"
-
-
-def _head(model: Model, name: str, run: RunFacts | None, license: str | None) -> list[str]:
+def _metadata(model: Model, name: str, run: RunFacts | None, license: str | None) -> list[str]:
+    """The head in YAML, by which the hub lists and filters models."""
     task = "image-classification" if model.config.num_classes else "image-feature-extraction"
     task = "image-segmentation" if model.is_dense else task
-    lines = [
-        "---",
-        "library_name: vitlab",
-        f"license: {quoted(license or 'unknown')}",
-        f"pipeline_tag: {task}",
-        "tags:",
-        *(f"- {tag}" for tag in ("vitlab", task, family_name(model.config))),
-    ]
     accuracy = None if run is None else run.scores.get("test accuracy")
+    scored: dict[str, Any] = {}
     if run is not None and accuracy is not None:
-        lines += [
-            "model-index:",
-            f"- name: {quoted(name)}",
-            "  results:",
-            f"  - task: {{type: {task}}}",
-            f"    dataset: {{name: {quoted(run.data)}, type: {quoted(run.data)}, split: test}}",
-            "    metrics:",
-            f"    - {{type: accuracy, value: {accuracy}, name: test accuracy}}",
-        ]
-    return [*lines, "---"]
+        result = EvalResult(
+            task_type=task,
+            dataset_type=run.data,
+            dataset_name=run.data,
+            dataset_split="test",
+            metric_type="accuracy",
+            metric_value=accuracy,
+            metric_name="test accuracy",
+        )
+        scored = {"model_name": name, "eval_results": [result]}
+    data = ModelCardData(
+        library_name="vitlab",
+        license=license or "unknown",
+        pipeline_tag=task,
+        tags=["vitlab", task, family_name(model.config)],
+        **scored,
+    )
+    return ["---", data.to_yaml(), "---"]
 
 
 def _section(title: str, lines: Sequence[str]) -> list[str]:
@@ -170,7 +155,7 @@ def _what(model: Model) -> list[str]:
     return [
         (
             f"A {family} with {count_parameters(model):,} parameters that {does}, at {height} x {width} px. It is a"
-            f" native folder of vitlab {version()}: weights in `model.safetensors`, everything else in JSON."
+            f" native folder of vitlab {VERSION}: weights in `model.safetensors`, everything else in JSON."
         ),
         "",
     ]
@@ -221,7 +206,7 @@ def _training(run: RunFacts) -> list[str]:
         "data": run.data,
         "recipe": run.recipe.get("name"),
         "started from": _short(_within(run.recipe, "model", "source")),
-        "images a step": run.recipe.get("batch_size"),
+        "images per step": run.recipe.get("batch_size"),
         "steps": run.result.get("step"),
         "images seen": run.result.get("images_seen"),
     }

@@ -13,7 +13,7 @@ from vitlab.core.errors import CannotHoldError, CheckpointError
 from vitlab.core.preprocess import Preprocess
 from vitlab.models.contract import Model
 from vitlab.models.vit import ViTConfig
-from vitlab.weights.container import TensorFile
+from vitlab.weights.files.container import TensorFile
 from vitlab.weights.mapping import Rule
 
 # What a file need not say: it changes nothing about what trained weights compute at their own resolution.
@@ -138,7 +138,7 @@ def _effective(config: Any, name: str) -> Any:
 
 
 def layer_indices(names: Mapping[str, Any], pattern: str, where: str) -> int:
-    """How many layers a file has, from names like 'blocks.{}.norm1.weight'; gaps are an error."""
+    """How many layers per file has, from names like 'blocks.{}.norm1.weight'; gaps are an error."""
     prefix, suffix = (re.escape(part) for part in pattern.split("{}"))
     matches = (re.fullmatch(rf"{prefix}(\d+){suffix}", name) for name in names)
     found = {int(match[1]) for match in matches if match}

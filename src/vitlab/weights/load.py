@@ -14,36 +14,37 @@ from vitlab.core.config import check_names
 from vitlab.core.errors import CannotHoldError, CheckpointError, near_matches, unknown_name
 from vitlab.core.preprocess import Preprocess
 from vitlab.models.contract import Model
-from vitlab.models.create import as_size, change, empty_model
-from vitlab.models.timm_adapter import TimmModel
-from vitlab.models.timm_build import PREFIX as TIMM_PREFIX
-from vitlab.models.timm_build import TimmConfig
-from vitlab.models.zoo import ZOO
+from vitlab.models.create import as_size, change, configured, empty_model
+from vitlab.models.timm.adapter import TimmModel
+from vitlab.models.timm.build import PREFIX as TIMM_PREFIX
+from vitlab.models.timm.build import TimmConfig
+from vitlab.models.zoo.rows import ZOO
 from vitlab.weights import hub, surgery
+from vitlab.weights.files.tensors import open_folder, open_tensors, read_json
 from vitlab.weights.format import Contents, Format, FormatOf, Location
 from vitlab.weights.imagenet import imagenet_labels
 from vitlab.weights.mapping import LoadReport, Rule, check_finite, check_shape
 from vitlab.weights.native import Native, is_own, with_family
 from vitlab.weights.published import PUBLISHED
-from vitlab.weights.tensors import open_folder, open_tensors, read_json
-from vitlab.weights.timm_pretrained import load_timm, resized
+from vitlab.weights.timm.pretrained import load_timm, resized
 
 logger = logging.getLogger("vitlab")
+COUNTER = ".num_batches_tracked"  # of a batch norm, which no answer depends on: files may lack it
 
 
 @functools.cache
 def formats() -> dict[str, Format]:
     """Every format by name, in the order in which they are asked whether a checkpoint is theirs."""
-    from vitlab.weights.big_vision import BigVision
-    from vitlab.weights.flax_bit import BigVisionBiT, GoogleBiT
-    from vitlab.weights.flax_moe import GoogleVMoE
-    from vitlab.weights.google import Google
-    from vitlab.weights.hf import HuggingFace
-    from vitlab.weights.hf_bit import HuggingFaceBiT
-    from vitlab.weights.hf_cvt import AuthorsCvT, HuggingFaceCvT
-    from vitlab.weights.timm import Timm
-    from vitlab.weights.timm_bit import TimmBiT
-    from vitlab.weights.timm_coatnet import TimmCoAtNet
+    from vitlab.weights.google.big_vision import BigVision
+    from vitlab.weights.google.bit import BigVisionBiT, GoogleBiT
+    from vitlab.weights.google.vit_jax import Google
+    from vitlab.weights.google.vmoe import GoogleVMoE
+    from vitlab.weights.hf.bit import HuggingFaceBiT
+    from vitlab.weights.hf.cvt import AuthorsCvT, HuggingFaceCvT
+    from vitlab.weights.hf.vit import HuggingFace
+    from vitlab.weights.timm.bit import TimmBiT
+    from vitlab.weights.timm.coatnet import TimmCoAtNet
+    from vitlab.weights.timm.vit import Timm
     from vitlab.weights.torchvision import Torchvision
 
     known = (
@@ -100,6 +101,15 @@ def load(
     return _reported(model, location.where)
 
 
+def read_configuration(source: str | Path, *, image_size: int | tuple[int, int] | None = None, **config: Any) -> Any:
+    """The configuration of the model that `load` makes, without reading its weights."""
+    if str(source).startswith(TIMM_PREFIX):
+        return configured(str(source), image_size=image_size, **config)
+    changes = dict(config) if image_size is None else {"image_size": as_size(image_size), **config}
+    location = locate(source)
+    return change(_read(location, changes).config, changes, where=location.where)
+
+
 def _reported(model: Model, where: str) -> Model:
     for line in model.load_report.lines():
         logger.warning("%s: %s", where, line)
@@ -147,7 +157,7 @@ def _folder(path: Path) -> Location:
         if (path / "model" / "config.json").is_file():
             path = path / "model"
         elif (path / "recipe.json").is_file():
-            raise CheckpointError(f"{path}: this run has no model yet; go on with it (vitlab train --resume).")
+            raise CheckpointError(f"{path}: this run has no model yet; resume it (vitlab train --resume).")
     settings = read_json(path / "config.json") if (path / "config.json").is_file() else None
     return Location(open_folder(path), settings, path)
 
@@ -174,14 +184,17 @@ def _fill(model: Model, location: Location, contents: Contents, report: LoadRepo
     old, new = contents.config, model.config
     tensors = location.tensors if contents.tensors is None else contents.tensors
     wanted = dict(model.state_dict())
-    new_head = surgery.replaces_head(old, new)
+    new_head, new_positions = surgery.replaces_head(old, new), surgery.replaces_positions(old, new)
+    replaced = (*(("head.",) if new_head else ()), *(("positions.",) if new_positions else ()))
     rules: dict[str, Rule] = {}
     explained: set[str] = set()  # the file's tensors that are used, or whose replacement is reported
     for rule in contents.rules:
-        if new_head and rule.ours.startswith("head."):
+        if rule.ours.startswith(replaced):
             explained.update(rule.theirs)
         elif rule.ours in wanted:
             missing = [name for name in rule.theirs if name not in tensors.shapes]
+            if missing and rule.ours.endswith(COUNTER):
+                continue
             if missing:
                 raise CheckpointError(f"{location.where}: '{missing[0]}' is missing; the file is incomplete.")
             rules[rule.ours] = rule
@@ -190,9 +203,10 @@ def _fill(model: Model, location: Location, contents: Contents, report: LoadRepo
         report.adapted.append(surgery.new_head(old, new))
     report.unused.extend(name for name in tensors.shapes if name not in explained)
 
-    fresh = [name for name in wanted if name not in rules]
+    absent = [name for name in wanted if name not in rules]
+    fresh = [name for name in absent if not name.endswith(COUNTER)]
     for name in fresh:
-        if not (new_head and name.startswith("head.")):
+        if not name.startswith(replaced):
             report.fresh.append(name)
         _set(model, name, torch.empty_like(wanted[name], device="cpu"))
     unstored = {name: value for name, value in model.named_buffers() if name not in wanted}
@@ -200,6 +214,8 @@ def _fill(model: Model, location: Location, contents: Contents, report: LoadRepo
         _set(model, name, torch.empty_like(value, device="cpu"))
     if fresh or unstored:
         model.initialize()  # the rest is still on the meta device, where this costs nothing
+    for name in set(absent) - set(fresh):
+        _set(model, name, torch.zeros_like(wanted[name], device="cpu"))
     for name, rule in rules.items():
         values = [tensors[theirs] for theirs in rule.theirs]
         for theirs, value in zip(rule.theirs, values, strict=True):
@@ -217,7 +233,7 @@ def _fill(model: Model, location: Location, contents: Contents, report: LoadRepo
 def _set(model: nn.Module, name: str, value: Tensor) -> None:
     path, _, last = name.rpartition(".")
     owner = model.get_submodule(path)
-    if last in owner._buffers:
+    if last in dict(owner.named_buffers(recurse=False)):
         setattr(owner, last, value)
     else:
         owner.register_parameter(last, nn.Parameter(value))

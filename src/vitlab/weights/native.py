@@ -14,14 +14,14 @@ from vitlab.core.config import from_dict, to_dict
 from vitlab.core.errors import CheckpointError, ConfigError, Error, MissingDependencyError
 from vitlab.core.files import atomic_folder
 from vitlab.core.preprocess import Preprocess
-from vitlab.core.registry import is_in_a_file, permit
+from vitlab.core.registry import is_file_reference, permit
 from vitlab.models import FAMILIES
 from vitlab.models.contract import Model
 from vitlab.models.create import empty_model, family_name, family_of
 from vitlab.weights import card
+from vitlab.weights.files.tensors import PICKLES, read_json
 from vitlab.weights.format import Contents, Format, Location
 from vitlab.weights.mapping import same
-from vitlab.weights.tensors import PICKLES, read_json
 
 VERSION = 1
 FILES = ("config.json", "model.safetensors", "preprocess.json", "labels.json", card.NAME)
@@ -87,7 +87,7 @@ def read_config(settings: Mapping[str, Any], where: Path) -> Any:
 def with_family(location: Location, family: str) -> Location:
     """A native folder whose family is code in a file, with the file that the caller gave for it."""
     stored = None if location.settings is None else location.settings.get("family")
-    if not isinstance(stored, str) or not is_in_a_file(stored):
+    if not isinstance(stored, str) or not is_file_reference(stored):
         raise ConfigError(f"{location.where}: family='{family}' is for models whose family is in a file: leave it out.")
     permit(family)
     return dataclasses.replace(location, settings={**(location.settings or {}), "family": family})

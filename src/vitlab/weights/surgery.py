@@ -19,6 +19,11 @@ def replaces_head(old: Any, new: Any) -> bool:
     return old.num_classes != new.num_classes or _head(old) != _head(new)
 
 
+def replaces_positions(old: Any, new: Any) -> bool:
+    """Whether positions are of another kind, to start from fresh weights."""
+    return isinstance(old, ViTConfig) and isinstance(new, ViTConfig) and old.positions != new.positions
+
+
 def new_head(old: Any, new: Any) -> str:
     """What `replaces_head` does, in a sentence."""
     what = f"a fresh {'dense ' if _head(new) == 'patches' else ''}one for {new.num_classes}"
@@ -56,6 +61,8 @@ def describe(old: Any, new: Any) -> list[str]:
     notes: list[str] = []
     if old.patch_size != new.patch_size:
         notes.append(f"Patch projection resized from {old.patch_size} to {new.patch_size} px by pseudo-inverse.")
+    if replaces_positions(old, new):
+        return [*notes, f"Positions changed from '{old.positions}' to '{new.positions}': the file's are not used."]
     if old.grid != new.grid and old.positions in ("learned", "learned2d", "relative", "relative2d"):
         notes.append(
             f"Positions resized from {old.grid[0]} x {old.grid[1]} to {new.grid[0]} x {new.grid[1]}"

@@ -28,7 +28,7 @@ from vitlab.weights.format import (
     plain_vit,
 )
 from vitlab.weights.mapping import Rule, reshaped, same, to_theirs
-from vitlab.weights.notes import Notes, notes_of, read_notes
+from vitlab.weights.metadata import Notes, notes_of, read_notes
 
 Shapes = Mapping[str, tuple[int, ...]]
 

@@ -10,7 +10,7 @@ from vitlab.core.config import replace
 from vitlab.core.errors import ConfigError
 from vitlab.models.contract import Model
 from vitlab.models.create import empty_model
-from vitlab.models.vit import ViT, ViTConfig
+from vitlab.models.vit import ViTConfig
 from vitlab.models.vmoe import VMoE, VMoEConfig
 
 ROUTER_STD = 0.02
@@ -23,14 +23,7 @@ def upcycle(model: Model, *, seed: int = 0, **experts: Any) -> VMoE:
     the answer is the dense model's wherever there is room for all tokens. V-MoE's own weights (`normalised=False`) are
     the chosen ones of a softmax over all experts: they add up to less than 1, and the answer starts as another one.
     """
-    if type(model) is not ViT:
-        raise ConfigError("Only a plain ViT can be up-cycled to a mixture of experts.")
-    fields = {item.name: getattr(model.config, item.name) for item in dataclasses.fields(ViTConfig)}
-    config = replace(VMoEConfig(**fields, normalised=True), experts, where="upcycle")
-    changed = [name for name in fields if getattr(config, name) != fields[name]]
-    if changed:
-        raise ConfigError(f"Up-cycling keeps the dense model as it is: change {changed[0]} before or after it.")
-    sparse = empty_model(config, model.preprocess)
+    sparse = empty_model(upcycled(model.config, **experts), model.preprocess)
     assert isinstance(sparse, VMoE)
     dense, generator = model.state_dict(), torch.Generator().manual_seed(seed)
     state: dict[str, torch.Tensor] = {}
@@ -43,3 +36,15 @@ def upcycle(model: Model, *, seed: int = 0, **experts: Any) -> VMoE:
     sparse.load_state_dict(state, assign=True)
     sparse.labels, sparse.multi_label = model.labels, model.multi_label
     return sparse.train(model.training)
+
+
+def upcycled(config: Any, **experts: Any) -> VMoEConfig:
+    """The configuration of what a dense model becomes."""
+    if type(config) is not ViTConfig:
+        raise ConfigError("Only a plain ViT can be up-cycled to a mixture of experts.")
+    fields = {item.name: getattr(config, item.name) for item in dataclasses.fields(ViTConfig)}
+    sparse = replace(VMoEConfig(**fields, normalized=True), experts, where="upcycle")
+    changed = [name for name in fields if getattr(sparse, name) != fields[name]]
+    if changed:
+        raise ConfigError(f"Up-cycling keeps the dense model as it is: change {changed[0]} before or after it.")
+    return sparse

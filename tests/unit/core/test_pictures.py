@@ -25,11 +25,11 @@ def with_info(image: Image.Image, **info: Any) -> Image.Image:
     return image
 
 
-def palette(*colours: tuple[int, int, int], mode: str = "P", alpha: int | None = None) -> Image.Image:
+def palette(*colors: tuple[int, int, int], mode: str = "P", alpha: int | None = None) -> Image.Image:
     """A picture of one row that shows a palette's colours in turn."""
-    indices = range(len(colours))
+    indices = range(len(colors))
     image = of(mode, *(indices if alpha is None else ((index, alpha) for index in indices)))
-    image.putpalette([value for colour in colours for value in colour])
+    image.putpalette([value for color in colors for value in color])
     return image
 
 

@@ -7,11 +7,11 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from PIL import Image
 
+from peers import timm, torchvision
 from vitlab.core.errors import ConfigError
-from vitlab.core.peers import import_timm, import_torchvision
 from vitlab.core.preprocess import IMAGENET_MEAN, IMAGENET_STD, Interpolation, Preprocess
 
-transforms: Any = import_torchvision().transforms
+transforms: Any = torchvision.transforms
 FILTERS: tuple[Interpolation, ...] = ("nearest", "bilinear", "bicubic", "lanczos")
 sides = st.integers(1, 120)
 
@@ -56,7 +56,6 @@ def test_shortest_is_torchvisions_resize_and_centre_crop(
 
 @pytest.mark.parametrize("shape", [(500, 333), (333, 500), (224, 224), (100, 80), (1000, 231)])
 def test_shortest_is_timms_evaluation_transform(shape: tuple[int, int]) -> None:
-    timm: Any = import_timm()
     image = noise(*shape)
     theirs = timm.data.create_transform(
         input_size=(3, 224, 224), crop_pct=0.9, interpolation="bicubic", mean=IMAGENET_MEAN, std=IMAGENET_STD

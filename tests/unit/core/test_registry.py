@@ -11,7 +11,7 @@ import pytest
 
 from vitlab.core import registry
 from vitlab.core.errors import ConfigError, Error, UnknownNameError
-from vitlab.core.registry import Registry, is_in_a_file, permit
+from vitlab.core.registry import Registry, is_file_reference, permit
 
 
 @dataclass(frozen=True)
@@ -166,4 +166,4 @@ def test_two_files_of_one_name_are_told_apart(room: Registry[Thing], mine: Path)
     [("mine.py:NAME", True), ("a folder/mine.py:_x1", True), ("mine.py", False), ("mine:NAME", False), (":X", False)],
 )
 def test_what_names_something_in_a_file(name: str, is_one: bool) -> None:
-    assert is_in_a_file(name) is is_one
+    assert is_file_reference(name) is is_one

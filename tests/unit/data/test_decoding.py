@@ -31,13 +31,13 @@ from vitlab.data.decoding import (
 RED, GREEN, BLUE, WHITE = (255, 0, 0), (0, 255, 0), (0, 0, 255), (255, 255, 255)
 
 
-def png(width: int, height: int, bits: int, colour: int, rows: bytes, *chunks: tuple[bytes, bytes]) -> bytes:
+def png(width: int, height: int, bits: int, color: int, rows: bytes, *chunks: tuple[bytes, bytes]) -> bytes:
     """A PNG written by its specification; `rows` with a filter byte before each."""
 
     def chunk(kind: bytes, data: bytes) -> bytes:
         return struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
 
-    header = struct.pack(">IIBBBBB", width, height, bits, colour, 0, 0, 0)
+    header = struct.pack(">IIBBBBB", width, height, bits, color, 0, 0, 0)
     body = [(b"IHDR", header), *chunks, (b"IDAT", zlib.compress(rows)), (b"IEND", b"")]
     return b"\x89PNG\r\n\x1a\n" + b"".join(chunk(*item) for item in body)
 
@@ -48,8 +48,8 @@ def saved(image: Image.Image, kind: str, **options: Any) -> bytes:
     return buffer.getvalue()
 
 
-def plain(colour: Any, mode: str = "RGB", size: tuple[int, int] = (16, 16)) -> Image.Image:
-    return Image.new(mode, size, colour)
+def plain(color: Any, mode: str = "RGB", size: tuple[int, int] = (16, 16)) -> Image.Image:
+    return Image.new(mode, size, color)
 
 
 def half_clear() -> Image.Image:

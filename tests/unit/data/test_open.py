@@ -319,9 +319,9 @@ def test_what_is_said(home: Path) -> None:
     assert description.imbalance == 3
     assert description.counts == {"train": (6, 3, 2), "val": (2, 0, 2)}
     lines = description.lines()
-    assert lines[0] == "photos: 3 classes, one label an image (cat, cow, dog)"
-    assert lines[1] == "train: 11 images, 2 to 6 a class"
-    assert lines[2] == "val: 4 images, 0 to 2 a class"
+    assert lines[0] == "photos: 3 classes, one label per image (cat, cow, dog)"
+    assert lines[1] == "train: 11 images, 2 to 6 per class"
+    assert lines[2] == "val: 4 images, 0 to 2 per class"
     assert lines[3] == "imbalance: the largest class of train has 3.0 times the images of the smallest"
     assert "val has no images of 1 of the classes: cow." in lines
     assert "unreadable" not in str(description)

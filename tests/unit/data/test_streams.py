@@ -14,10 +14,10 @@ from vitlab.core.random import key
 from vitlab.data.augmentation import Augmentation, augment, erase, mix
 from vitlab.data.batch import Batch
 from vitlab.data.contract import IGNORED, Masks, Split, ValueKind
-from vitlab.data.loader_feed import LoaderFeed
-from vitlab.data.order import Order
-from vitlab.data.resident import load_pixels
-from vitlab.data.resident_feed import ResidentFeed
+from vitlab.data.loading.loader_feed import LoaderFeed
+from vitlab.data.loading.order import Order
+from vitlab.data.loading.resident import load_pixels
+from vitlab.data.loading.resident_feed import ResidentFeed
 from vitlab.data.sources.files import Files
 from vitlab.data.sources.pixels import Pixels
 from vitlab.data.streams import StreamPlan, View, view_keys
@@ -86,7 +86,7 @@ def test_a_batch_by_its_parts(aug: Augmentation) -> None:
         indices, places = Order(5, NUM).device_batch(step, 6)
         images = torch.from_numpy(pixels().values)[indices].permute(0, 3, 1, 2)
         images = torch.cat([augment(aug, images[i : i + 1].contiguous(), places[i : i + 1], own) for i in range(6)])
-        images = erase(aug, PREPROCESS.normalise(images), places, own)
+        images = erase(aug, PREPROCESS.normalize(images), places, own)
         images, targets = mix(aug, images, torch.eye(K)[torch.from_numpy(split.labels)[indices]], places, own)
         assert torch.equal(batch.images, images)
         assert torch.equal(batch.targets["label"], targets)

@@ -19,7 +19,7 @@ from torchmetrics.functional.classification import multiclass_calibration_error,
 from vitlab.evaluation.accuracy import Accuracy, ranks
 from vitlab.evaluation.average_precision import MultiLabelAccuracy
 from vitlab.evaluation.contract import EvaluationError
-from vitlab.evaluation.examples import wilson
+from vitlab.evaluation.labeled_features import wilson
 
 
 def predictions(num: int = 500, classes: int = 12) -> tuple[Tensor, Tensor]:
@@ -131,10 +131,10 @@ def test_ties_go_to_the_lower_class() -> None:
     assert np.array(outcome.details["confusion"])[:, 0].tolist() == [1] * 12
 
 
-def test_few_classes_have_their_own_top() -> None:
-    outcome = measured(torch.eye(3), torch.arange(3)).outcome()
-    assert outcome.metrics["top-3"].value == 1
-    assert "top-5" not in outcome.metrics
+@pytest.mark.parametrize(("num", "has"), [(3, False), (5, False), (6, True)])
+def test_a_top_that_all_classes_are_in_is_not_told(num: int, *, has: bool) -> None:
+    outcome = measured(torch.eye(num), torch.arange(num)).outcome()
+    assert [name for name in outcome.metrics if name.startswith("top-")] == ["top-1", *["top-5"] * has]
 
 
 def test_absent_classes_have_no_accuracy_and_are_named() -> None:

@@ -97,7 +97,7 @@ def test_a_cost_result_adds_cost_and_no_row() -> None:
         protocol="cost", model="mine", data="", metrics={"parameters (M)": Metric(value=1, count=1)}, cost=costs
     )
     rows = compare([result("mine", "digits", "knn", 0.5), cost]).table()[1]
-    assert rows == [["digits, knn top-1", "50.00"], ["Parameters (M)", "1"], ["GFLOPs an image", "2"]]
+    assert rows == [["digits, knn top-1", "50.00"], ["Parameters (M)", "1"], ["GFLOPs per image", "2"]]
 
 
 def test_what_cannot_be_told_apart_is_refused() -> None:
@@ -155,3 +155,9 @@ def test_a_result_over_a_part_of_the_images_is_noted() -> None:
     assert compare([whole], published="v2").notes[0].startswith("Published figures")
     assert compare([part], published="v2").notes[0] == "mine: real over 5,000 of 50,000 images."
     assert compare([part]).notes == ("mine: real over 5,000 of 50,000 images.",)
+
+
+def test_few_shots_are_told_by_five_whatever_their_order() -> None:
+    metrics = {f"{k}-shot": Metric(value=k / 100, count=9) for k in (1, 5, 10)}
+    found = compare([Result(protocol="fewshot", model="mine", data="digits", metrics=metrics, cost={})])
+    assert found.table()[1][0] == ["digits, fewshot 5-shot", "5.00"]

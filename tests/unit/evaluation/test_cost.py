@@ -17,16 +17,16 @@ from vitlab.evaluation.cost import (
     exaflops,
     inference_speed,
     largest_batch,
+    measure_cost,
     model_cost,
     spent,
     training_speed,
 )
-from vitlab.evaluation.costing import measure_cost
 from vitlab.evaluation.protocols.cost import CostOptions
 from vitlab.evaluation.subject import subject_from, subject_of
 from vitlab.models.create import empty_model, family_of
 from vitlab.models.vit import ViTConfig
-from vitlab.models.zoo import ZOO
+from vitlab.models.zoo.rows import ZOO
 
 JFT = 303e6  # images
 
@@ -68,9 +68,9 @@ def test_what_a_run_did_cost_is_read_from_its_folder(tmp_path: Path) -> None:
 
 def test_what_an_unfinished_run_did_cost_is_read_from_its_metrics(tmp_path: Path) -> None:
     lines = [
-        {"step": 20, "loss": 1.0, "seconds a step": 0.5},
+        {"step": 20, "loss": 1.0, "seconds per step": 0.5},
         {"step": 20, "val accuracy": 0.5},
-        {"step": 30, "loss": 1.0, "seconds a step": 0.1},
+        {"step": 30, "loss": 1.0, "seconds per step": 0.1},
     ]
     text = "\n".join(map(json.dumps, lines)) + '\n{"step": 40, "sec'
     (tmp_path / "metrics.jsonl").write_text(text)
@@ -162,14 +162,14 @@ def test_the_cost_result_has_what_was_asked_for() -> None:
     assert whole.cost["parameters"] == sum(parameter.numel() for parameter in model.parameters())
     assert whole.cost["device_days"] == 2
     assert whole.metrics["exaFLOPs to train"].value == pytest.approx(3 * whole.cost["flops"] * 1e6 / 1e18)
-    speed = whole.metrics["images a second, training"].value
+    speed = whole.metrics["images per second, training"].value
     assert whole.metrics["device-days to train"].value == pytest.approx(1e6 / speed / 86400)
     small = measure_cost(model, subject_of(model, name="tiny"), CostOptions(seconds=1e-9), name="tiny", images=1e6)
     assert "peak memory (MB) at batch 1" in small.metrics
-    assert small.metrics["images a second"].spread is None
+    assert small.metrics["images per second"].spread is None
     assert (small.settings["batch_size"], small.settings["training_batch_size"]) == (1, 2)
     counted = measure_cost(model, None, CostOptions(count_only=True), name="tiny", batch_size=4)
-    assert list(counted.metrics) == ["GFLOPs an image", "parameters (M)"]
+    assert list(counted.metrics) == ["GFLOPs per image", "parameters (M)"]
     assert cost_metrics(parameters=1e6, flops=1e9)["parameters (M)"].value == 1
 
 

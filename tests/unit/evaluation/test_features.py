@@ -13,9 +13,9 @@ from torch import Tensor
 from vitlab.core.preprocess import Preprocess
 from vitlab.data.contract import Split
 from vitlab.evaluation.contract import EvaluationError, Subject
-from vitlab.evaluation.embedding import GivenImages
 from vitlab.evaluation.features import Features, Reading, Share, default_cache, extract, outputs
 from vitlab.evaluation.subject import subject_from
+from vitlab.inference.embed import GivenImages
 
 NUM = 23
 PREPROCESS = Preprocess(size=(6, 8))
@@ -187,7 +187,7 @@ def test_features_that_are_not_finite_name_the_image() -> None:
 
 @pytest.mark.parametrize(
     ("function", "sentence"),
-    [(lambda x: x, "one row an image"), (lambda x: x.mean((1, 2, 3)), "one row an image")],
+    [(lambda x: x, "one row per image"), (lambda x: x.mean((1, 2, 3)), "one row per image")],
 )
 def test_outputs_of_another_shape_are_refused(function: Callable[[Tensor], Tensor], sentence: str) -> None:
     with pytest.raises(EvaluationError, match=sentence):

@@ -7,10 +7,10 @@ import pytest
 from sklearn.linear_model import Ridge
 
 from digit_features import digits
-from vitlab.evaluation import examples as examples_module
+from vitlab.evaluation import labeled_features as examples_module
 from vitlab.evaluation.contract import EvaluationError
-from vitlab.evaluation.examples import Array, Examples
 from vitlab.evaluation.fewshot import SWEEP, LeastSquares, best_l2, draw_shots, fewshot, fewshot_accuracy, fewshot_sweep
+from vitlab.evaluation.labeled_features import Array, Examples
 
 
 def blobs(num_classes: int, width: int, a_class: int = 12, seed: int = 0) -> tuple[Array, Array, Array, Array]:
@@ -123,7 +123,7 @@ def test_the_outcome_has_mean_spread_and_what_was_selected() -> None:
     data = digits()
     single = fewshot(*data, shots=(1, 5), l2=2.0**10)
     by_seed = fewshot_accuracy(*data, shots=(1, 5), seeds=(0, 1, 2), l2=2.0**10)
-    assert list(single.metrics) == ["5-shot", "1-shot"]
+    assert list(single.metrics) == ["1-shot", "5-shot"]
     assert single.metrics["5-shot"].value == pytest.approx(by_seed[:, 1].mean())
     assert single.metrics["5-shot"].spread == pytest.approx(np.std(by_seed[:, 1], ddof=1))
     assert single.metrics["5-shot"].count == len(data[3])
@@ -153,7 +153,7 @@ X, Y, TEST, LABELS = blobs(3, 5)
         (bad(test=np.where(np.arange(36)[:, None] == 7, np.inf, TEST)), "image 7 of the test split are not finite"),
         (bad(y=Y - 1), "below 0"),
         (bad(labels=LABELS + 0.5), "whole numbers"),
-        (bad(y=np.eye(3)[Y]), "one class number an image"),
+        (bad(y=np.eye(3)[Y]), "one class number per image"),
         (bad(x=X[:-1]), "35 rows of features and 36 labels"),
         (bad(test=TEST[:, :4]), "different widths: 5 and 4"),
         (bad(x=X[:, 0]), r"must be numbers \[images, width\]"),

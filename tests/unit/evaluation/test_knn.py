@@ -9,11 +9,11 @@ import torch
 from sklearn.neighbors import KNeighborsClassifier
 
 from digit_features import digits
-from vitlab.evaluation import examples as examples_module
 from vitlab.evaluation import knn as knn_module
+from vitlab.evaluation import labeled_features as examples_module
 from vitlab.evaluation.contract import EvaluationError
-from vitlab.evaluation.examples import Array, Examples
 from vitlab.evaluation.knn import Weights, knn, knn_accuracy, neighbours, top_k, vote
+from vitlab.evaluation.labeled_features import Array, Examples
 
 
 def theirs(data: tuple[Array, Array, Array, Array], k: int, weights: Weights, temperature: float) -> float:

@@ -9,17 +9,17 @@ from sklearn.linear_model import LogisticRegression
 from sklearn.preprocessing import StandardScaler
 
 from digit_features import digits
-from vitlab.evaluation import examples as examples_module
+from vitlab.evaluation import labeled_features as examples_module
 from vitlab.evaluation import logistic as logistic_module
 from vitlab.evaluation.contract import EvaluationError
-from vitlab.evaluation.examples import Array, Examples, held_out, moments
+from vitlab.evaluation.labeled_features import Array, Examples, held_out, moments
 from vitlab.evaluation.linear import linear
-from vitlab.evaluation.logistic import Fit, Probe, Standardised, fit
+from vitlab.evaluation.logistic import Fit, Probe, Standardized, fit
 
 
 def fitted(x: Array, y: Array, l2: float, probe: Probe) -> Fit:
     train = Examples.of(x, y, "train")
-    return fit(Standardised([train], 10, *moments(train)), l2, probe)
+    return fit(Standardized([train], 10, *moments(train)), l2, probe)
 
 
 def theirs(x: Array, y: Array, l2: float) -> tuple[StandardScaler, LogisticRegression]:

@@ -15,7 +15,6 @@ from vitlab.core.errors import UnknownNameError
 from vitlab.core.preprocess import Preprocess
 from vitlab.data.contract import DataSet, Split
 from vitlab.evaluation.contract import EvaluationError, Subject
-from vitlab.evaluation.embedding import GivenImages
 from vitlab.evaluation.features import Reading
 from vitlab.evaluation.protocols.fewshot import FewshotOptions
 from vitlab.evaluation.protocols.knn import KnnOptions
@@ -23,6 +22,7 @@ from vitlab.evaluation.protocols.linear import LinearOptions
 from vitlab.evaluation.request import measure
 from vitlab.evaluation.results import read_result, write_result
 from vitlab.evaluation.subject import subject_from
+from vitlab.inference.embed import GivenImages
 
 K = 6
 WEIGHTS = torch.randn(12, K, generator=torch.Generator().manual_seed(5))
@@ -75,7 +75,7 @@ def test_several_labels_an_image_give_scikit_learns_average_precision() -> None:
     scores = features(data.splits["val"]) @ WEIGHTS.double().numpy()
     assert found.metrics["mAP"].value == pytest.approx(average_precision_score(data.splits["val"].labels, scores))
     assert found.settings["split"] == "val"
-    with pytest.raises(EvaluationError, match="several labels an image"):
+    with pytest.raises(EvaluationError, match="several labels per image"):
         measure("knn", subject(), data)
 
 
@@ -195,7 +195,7 @@ def test_what_cannot_be_learned_is_refused_before_anything_is_computed(
 def test_the_usual_shots_are_those_that_every_class_allows(caplog: pytest.LogCaptureFixture) -> None:
     _, data = unfit(b=7)
     found = measure("fewshot", subject(), data)
-    assert list(found.metrics) == ["5-shot", "1-shot"]
+    assert list(found.metrics) == ["1-shot", "5-shot"]
     assert found.settings["shots"] == [1, 5]
     assert "10 and 25 shots are left out: the class 'b' has 7 training images" in caplog.text
 

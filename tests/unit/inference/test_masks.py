@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from vitlab.core.pictures import class_colour, palette_image
+from vitlab.core.pictures import class_color, palette_image
 from vitlab.core.preprocess import Preprocess
 from vitlab.data.contract import IGNORED
 from vitlab.inference.masks import over_picture
@@ -11,7 +11,7 @@ QUARTERS = np.array([[0, 1], [2, 3]], dtype=np.uint8)
 
 
 def test_colours_are_those_of_pascal_voc() -> None:
-    assert [class_colour(k) for k in range(4)] == [(0, 0, 0), (128, 0, 0), (0, 128, 0), (128, 128, 0)]
+    assert [class_color(k) for k in range(4)] == [(0, 0, 0), (128, 0, 0), (0, 128, 0), (128, 128, 0)]
     picture = palette_image(QUARTERS)
     assert np.array_equal(np.asarray(picture), QUARTERS)  # the stored values are the class numbers
     assert picture.convert("RGB").getpixel((1, 1)) == (128, 128, 0)

@@ -9,8 +9,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from peers import timm
 from tiny_vits import random_vit
-from vitlab.core.peers import import_timm
 from vitlab.inspection.capture import (
     InspectionError,
     attention_gradients,
@@ -23,7 +23,7 @@ from vitlab.models.contract import Layout
 from vitlab.models.vit import Attention, ViT, ViTConfig
 from vitlab.weights.load import load
 
-VisionTransformer = import_timm().models.vision_transformer.VisionTransformer
+VisionTransformer = timm.models.vision_transformer.VisionTransformer
 SIZES: dict[str, Any] = {"img_size": 32, "patch_size": 8, "embed_dim": 48, "depth": 3, "num_heads": 4, "num_classes": 7}
 CASES: dict[str, dict[str, Any]] = {
     "class token": {},

@@ -75,12 +75,12 @@ def test_a_grid_of_grids_has_each_place_at_its_place() -> None:
 
 
 def test_heat_is_brightest_where_the_map_is_most() -> None:
-    grey = np.full((40, 40, 3), 128, dtype=np.uint8)
+    gray = np.full((40, 40, 3), 128, dtype=np.uint8)
     values = np.zeros((4, 4))
     values[3, 0] = 2
-    hot = figures.heated(grey, values).astype(int)
+    hot = figures.heated(gray, values).astype(int)
     luminance = hot @ [299, 587, 114]
     assert luminance[-1, 0] == luminance.max()
     assert luminance[0, -1] == luminance.min()
-    alike = figures.heated(grey, np.ones((4, 4)))
+    alike = figures.heated(gray, np.ones((4, 4)))
     assert (alike == alike[0, 0]).all()

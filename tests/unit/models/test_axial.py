@@ -9,10 +9,10 @@ import torch
 from vitlab.core.errors import ConfigError
 from vitlab.models.axial import AxialAttention, AxialBlock, AxialConfig, AxialViT, LineBlock
 from vitlab.models.contract import Layout
-from vitlab.models.cost import count_parameters
+from vitlab.models.counts import count_parameters
 from vitlab.models.create import create, empty_model
 from vitlab.models.positions import resize_positions
-from vitlab.models.zoo import ZOO
+from vitlab.models.zoo.rows import ZOO
 
 SMALL: dict[str, Any] = {"image_size": (24, 32), "patch_size": 8, "width": 16, "depth": 2, "mlp_dim": 24, "heads": 4}
 GRID = (3, 4)

@@ -9,12 +9,12 @@ from torch import Tensor, nn
 
 from vitlab.core.errors import ConfigError, ImageError
 from vitlab.models.coatnet import CoAtNet, CoAtNetConfig, MBConv
-from vitlab.models.cost import count_parameters
+from vitlab.models.counts import count_parameters
 from vitlab.models.create import empty_model
 from vitlab.models.relative import RelativeBias, RelativeMlp, resize_bias
 from vitlab.models.stages import normed
-from vitlab.models.zoo import ZOO
-from vitlab.training.optimisers import Optimiser, kinds
+from vitlab.models.zoo.rows import ZOO
+from vitlab.training.optimizers import Optimizer, kinds
 
 SMALL: dict[str, Any] = {
     "image_size": (32, 48),
@@ -233,7 +233,7 @@ def test_layers_and_decay() -> None:
     layers = {name: model.layer_of(name) for name, _ in model.named_parameters()}
     assert (layers["stem.conv1.weight"], layers["blocks.0.norm.weight"], layers["blocks.4.scale1"]) == (0, 1, 5)
     assert (layers["norm.weight"], layers["head.weight"], model.num_layers) == (6, 6, 5)
-    decayed = {name for name, kind in kinds(model, Optimiser(weight_decay=0.1)).items() if kind.decays}
+    decayed = {name for name, kind in kinds(model, Optimizer(weight_decay=0.1)).items() if kind.decays}
     assert {"blocks.0.depthwise.weight", "blocks.3.attention.qkv.weight", "stem.conv1.weight"} <= decayed
     assert not {name for name in decayed if "norm" in name or name.endswith(("bias", "table", "scale1"))}
 
@@ -245,8 +245,8 @@ def test_layers_and_decay() -> None:
         ({"head_width": 5}, "32 is not divisible by heads of width 5"),
         ({"widens": "last", "head_width": 16}, "24 is not divisible by heads of width 16"),
         ({"strides": (2, 2, 3)}, "strides must be 1 or 2"),
-        ({"squeeze": 0.0}, "squeeze is a fraction"),
-        ({"representation": 0}, "representation positive"),
+        ({"squeeze": 0.0}, "squeeze must be above 0 and at most 1"),
+        ({"representation": 0}, "representation must be at least 1"),
         ({"dropout": 1.0}, "dropout must be at least 0"),
     ],
 )

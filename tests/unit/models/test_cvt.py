@@ -8,12 +8,12 @@ from torch import Tensor, nn
 
 from vitlab.core.errors import ConfigError, ImageError
 from vitlab.models.contract import Tokens
-from vitlab.models.cost import count_flops, count_parameters
+from vitlab.models.counts import count_flops, count_parameters
 from vitlab.models.create import empty_model
 from vitlab.models.cvt import Attention, CvT, CvTConfig
 from vitlab.models.stages import dropped
-from vitlab.models.zoo import ZOO
-from vitlab.training.optimisers import Optimiser, kinds
+from vitlab.models.zoo.rows import ZOO
+from vitlab.training.optimizers import Optimizer, kinds
 
 SMALL: dict[str, Any] = {"image_size": (32, 48), "widths": (8, 16, 32), "depths": (1, 1, 2), "heads": (1, 2, 4)}
 
@@ -158,7 +158,7 @@ def test_layers_and_decay() -> None:
     assert (layers["embeddings.1.conv.weight"], layers["blocks.1.norm1.weight"]) == (2, 2)
     assert (layers["class_token"], layers["embeddings.2.norm.weight"], layers["blocks.3.up.weight"]) == (3, 3, 4)
     assert (layers["norm.weight"], layers["head.weight"], model.num_layers) == (5, 5, 4)
-    decayed = {name for name, kind in kinds(model, Optimiser(weight_decay=0.1)).items() if kind.decays}
+    decayed = {name for name, kind in kinds(model, Optimizer(weight_decay=0.1)).items() if kind.decays}
     assert "blocks.0.attention.conv_q.conv.weight" in decayed
     assert not {name for name in decayed if "norm" in name or name.endswith("bias") or name == "class_token"}
 
@@ -179,9 +179,9 @@ def test_stochastic_depth_is_in_the_last_stage() -> None:
         ({"depths": (1, 1)}, "depths must have one number for each of the 3 widths"),
         ({"heads": (3, 2, 4)}, "8 is not divisible by its 3 heads"),
         ({"kernel": 2}, "kernel must be odd"),
-        ({"widths": (8, 0, 32)}, "widths must be positive"),
+        ({"widths": (8, 0, 32)}, "widths must be at least 1"),
         ({"drop_path": 1.0}, "drop_path must be at least 0"),
-        ({"num_classes": -1}, "must not be negative"),
+        ({"num_classes": -1}, "must be at least 0"),
     ],
 )
 def test_impossible_configurations_are_refused(changes: dict[str, Any], match: str) -> None:

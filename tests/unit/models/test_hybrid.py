@@ -6,11 +6,11 @@ import pytest
 import torch
 
 from vitlab.core.errors import ConfigError, ImageError
-from vitlab.models.cost import count_parameters
+from vitlab.models.counts import count_parameters
 from vitlab.models.create import create, empty_model
 from vitlab.models.hybrid import Hybrid, HybridConfig
 from vitlab.models.vit import ViT, ViTConfig
-from vitlab.models.zoo import ZOO
+from vitlab.models.zoo.rows import ZOO
 
 SIZES: dict[str, Any] = {"image_size": (32, 48), "width": 32, "depth": 2, "mlp_dim": 64, "heads": 4, "num_classes": 5}
 SMALL: dict[str, Any] = {**SIZES, "patch_size": 8, "resnet_layers": (2, 1), "resnet_width": 32}

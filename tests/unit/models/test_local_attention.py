@@ -8,10 +8,10 @@ import torch
 import torch.nn.functional as F
 
 from vitlab.core.errors import ConfigError
-from vitlab.models.cost import count_flops, count_parameters
+from vitlab.models.counts import count_flops, count_parameters
 from vitlab.models.create import create, empty_model
 from vitlab.models.local_attention import SASA, LocalAttention, SASAConfig
-from vitlab.models.zoo import ZOO
+from vitlab.models.zoo.rows import ZOO
 
 SMALL: dict[str, Any] = {"image_size": (32, 48), "layers": (1, 2), "width": 8, "heads": 2, "window": 3}
 
@@ -158,7 +158,7 @@ def test_mistakes_get_a_sentence() -> None:
     for fields, words in [
         ({"window": 4}, "window must be odd"),
         ({"heads": 5}, "not divisible by twice the 5 heads"),
-        ({"layers": (1, 0)}, "a unit or more"),
+        ({"layers": (1, 0)}, "layers must be at least 1"),
     ]:
         with pytest.raises(ConfigError, match=words):
             create("sasa-26", **fields)

@@ -8,10 +8,10 @@ import timm
 import torch
 
 from vitlab.core.errors import ConfigError, ImageError
-from vitlab.models.cost import count_flops, count_parameters
+from vitlab.models.counts import count_flops, count_parameters
 from vitlab.models.create import create, empty_model
 from vitlab.models.non_local import NonLocal, NonLocalConfig, NonLocalNet
-from vitlab.models.zoo import ZOO
+from vitlab.models.zoo.rows import ZOO
 
 SMALL: dict[str, Any] = {"image_size": (32, 48), "layers": (1, 2), "width": 8, "stages": (2,), "num_classes": 5}
 
@@ -157,8 +157,8 @@ def test_mistakes_get_a_sentence() -> None:
         ({"stages": (5,)}, "stages 1 to 4"),
         ({"every": 0}, "every must be at least 1"),
         ({"layers": ()}, "a stage or more"),
-        ({"image_size": (0, 5)}, "must be positive"),
-        ({"num_classes": -1}, "must not be negative"),
+        ({"image_size": (0, 5)}, "image_size must be at least 1"),
+        ({"num_classes": -1}, "num_classes must be at least 0"),
         ({"width": 0}, "width must be at least 1"),
     ]:
         with pytest.raises(ConfigError, match=words):

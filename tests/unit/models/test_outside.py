@@ -13,7 +13,7 @@ from vitlab.core.preprocess import Preprocess
 from vitlab.models import FAMILIES
 from vitlab.models.create import create
 from vitlab.models.outside import wrap
-from vitlab.models.zoo import ZOO
+from vitlab.models.zoo.rows import ZOO
 from vitlab.weights.load import load, save
 
 
@@ -84,7 +84,7 @@ MINE = """
 from dataclasses import dataclass
 from vitlab.models.family import Family
 from vitlab.models.vit import ViT, ViTConfig
-from vitlab.models.zoo_row import ZooRow
+from vitlab.models.zoo.row import ZooRow
 
 @dataclass(frozen=True, kw_only=True)
 class Config(ViTConfig):

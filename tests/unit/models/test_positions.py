@@ -10,10 +10,17 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from peers import timm
 from vitlab.core.errors import ConfigError
-from vitlab.core.peers import import_timm, import_torchvision
 from vitlab.models.contract import Layout
-from vitlab.models.positions import AddedPositions, RelativePositions, resize_positions, sincos1d, sincos2d, turned
+from vitlab.models.positions import (
+    AddedPositions,
+    RelativePositions,
+    apply_rotary,
+    resize_positions,
+    sincos1d,
+    sincos2d,
+)
 
 sides = st.integers(1, 9)
 
@@ -37,7 +44,7 @@ def test_a_single_place_is_repeated() -> None:
 
 @pytest.mark.parametrize("new", [(7, 7), (3, 5), (12, 10)])
 def test_timm_rule_is_timms(new: tuple[int, int]) -> None:
-    resample = import_timm().layers.resample_abs_pos_embed
+    resample = timm.layers.resample_abs_pos_embed
     table = torch.randn(1, 2 + 5 * 6, 8)
     theirs = resample(table, list(new), old_size=[5, 6], num_prefix_tokens=2)
     ours = resize_positions(table, new, old_grid=(5, 6), rule="timm", num_prefix=2)
@@ -45,7 +52,6 @@ def test_timm_rule_is_timms(new: tuple[int, int]) -> None:
 
 
 def test_torchvision_rule_is_torchvisions() -> None:
-    import_torchvision()
     from torchvision.models.vision_transformer import interpolate_embeddings
 
     table = torch.randn(1, 1 + 4 * 4, 8)
@@ -153,7 +159,7 @@ def test_relative_logits_by_hand(kind: str, subset: bool) -> None:
 def test_rotary_positions_are_products_of_complex_numbers(subset: bool) -> None:
     present = torch.tensor([[5, 0, 3], [1, 2, 4]]) if subset else None
     x = torch.randn(2, 2 + (3 if subset else 6), 3, 8)
-    found = turned(x, Layout(grid=(2, 3), present=present, num_prefix=2))
+    found = apply_rotary(x, Layout(grid=(2, 3), present=present, num_prefix=2))
     assert torch.equal(found[:, :2], x[:, :2])
     for image in range(2):
         for token in range(x.shape[1] - 2):
@@ -172,7 +178,7 @@ def test_products_of_turned_queries_and_keys_depend_on_the_offset_alone() -> Non
     q, k = torch.randn(1, 1, 1, 16), torch.randn(1, 1, 1, 16)
     layout = Layout(grid=(4, 5))
     logits = torch.einsum(
-        "bnhd,bmhd->nm", turned(q.expand(1, 20, 1, 16), layout), turned(k.expand(1, 20, 1, 16), layout)
+        "bnhd,bmhd->nm", apply_rotary(q.expand(1, 20, 1, 16), layout), apply_rotary(k.expand(1, 20, 1, 16), layout)
     )
     assert logits[0, 7] == pytest.approx(logits[5, 12].item(), abs=1e-4)  # one row down and two columns to the right
     assert logits[0, 7] == pytest.approx(logits[12, 19].item(), abs=1e-4)

@@ -85,7 +85,7 @@ def test_first_choices_come_before_second_ones_by_hand() -> None:
 
 def test_normalised_weights_add_up_to_one() -> None:
     gates = torch.tensor([[[0.5, 0.3, 0.2]]])
-    routes = route(gates, num_selected=2, capacity=1, batch_priority=False, normalised=True)
+    routes = route(gates, num_selected=2, capacity=1, batch_priority=False, normalized=True)
     assert routes.weights[0, 0].tolist() == pytest.approx([0.625, 0.375])
 
 

@@ -5,14 +5,12 @@ import math
 import pytest
 import torch
 import torch.nn.functional as F
-from einops import rearrange
 from torch import nn
 
 from vitlab.core.errors import ConfigError, ImageError
-from vitlab.models.contract import Layout
 from vitlab.models.create import create, empty_model
 from vitlab.models.heads import AttentionPool
-from vitlab.models.vit import Attention, Block, Mlp, ViT, ViTConfig
+from vitlab.models.vit import Block, Mlp, ViT, ViTConfig
 
 SMALL = {"image_size": (16, 24), "patch_size": 8, "width": 32, "depth": 3, "mlp_dim": 48, "heads": 4, "num_classes": 5}
 
@@ -91,6 +89,7 @@ VARIANTS: list[dict[str, object]] = [
     {},
     {"class_token": False, "pool": "mean", "norm_pooled": True},
     {"class_token": False, "pool": "attention"},
+    {"pool": "token+mean", "num_registers": 1, "norm_pooled": True},
     {"distill_token": True, "positions_for_prefix": 2},
     {"num_registers": 3, "positions_for_prefix": 0},
     {"positions": "none"},
@@ -194,14 +193,6 @@ def test_tapped_attention_is_what_the_layer_used(changes: dict[str, object]) -> 
         torch.testing.assert_close(rebuilt, out, rtol=1e-5, atol=1e-5)
 
 
-def test_what_one_kernel_gets_is_what_is_projected() -> None:
-    attention, z = Attention(ViTConfig(**{**SMALL, "rotary": True})), torch.randn(2, 7, 32)
-    layout = Layout(grid=(2, 3), num_prefix=1)
-    packed = rearrange(attention.packed(z, layout), "b n (three h d) -> three b h n d", three=3, h=attention.heads)
-    for found, expected in zip(packed, attention.project(z, layout, None), strict=True):
-        torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-6)
-
-
 def test_taps_show_filters_and_positions() -> None:
     model = small()
     assert model.taps.filters is not None
@@ -303,7 +294,7 @@ def test_initialisation_has_the_official_spread() -> None:
         ({"positions": "relative", "positions_at": "stem"}, "'every' or 'shared'"),
         ({"positions": "sincos2d", "width": 30, "heads": 3}, "width that 4 divides"),
         ({"drop_path": 1.0}, "below 1"),
-        ({"depth": -1}, "negative"),
+        ({"depth": -1}, "depth must be at least 0"),
         ({"distill_token": True, "pool": "mean"}, "needs pool='token'"),
         ({"patch_size": 0}, "at least 1"),
         ({"rotary": True, "width": 24}, "width that 4 divides"),

@@ -9,16 +9,16 @@ import torch.nn.functional as F
 
 from batches import labelled
 from vitlab.core.errors import ConfigError
-from vitlab.models.cost import count_parameters
+from vitlab.models.counts import count_parameters
 from vitlab.models.create import create, empty_model
 from vitlab.models.routing import Router
 from vitlab.models.vit import ViT, ViTConfig
 from vitlab.models.vmoe import ExpertBlock, ExpertMlp, VMoE, VMoEConfig
-from vitlab.models.zoo import ZOO
+from vitlab.models.zoo.rows import ZOO
 from vitlab.objectives.cross_entropy import CrossEntropy
 from vitlab.objectives.supervised import Supervised
 from vitlab.training.learner import Learner
-from vitlab.training.optimisers import Optimiser, kinds
+from vitlab.training.optimizers import Optimizer, kinds
 
 SIZES: dict[str, Any] = {
     "image_size": (16, 24),
@@ -221,7 +221,7 @@ def test_fresh_weights_leave_nothing_out() -> None:
 
 
 def test_experts_kernels_decay_and_their_biases_do_not() -> None:
-    found = kinds(small(), Optimiser(weight_decay=0.1))
+    found = kinds(small(), Optimizer(weight_decay=0.1))
     decays = {name.removeprefix("blocks.1.mlp."): kind.decays for name, kind in found.items() if "blocks.1.mlp" in name}
     assert decays == {
         "router.dense.weight": True,
@@ -239,8 +239,8 @@ def test_experts_kernels_decay_and_their_biases_do_not() -> None:
         ("num_selected", 5, "a token goes to 1 to 4"),
         ("last", 3, "there are 2 layers"),
         ("group", 0, "group must be at least 1"),
-        ("capacity", 0.0, "capacity must be positive"),
-        ("load_weight", -1.0, "load_weight must not be negative"),
+        ("capacity", 0.0, "capacity must be above 0"),
+        ("load_weight", -1.0, "load_weight must be at least 0"),
     ],
 )
 def test_what_cannot_be_is_refused(field: str, value: float, words: str) -> None:

@@ -8,9 +8,9 @@ import pytest
 from vitlab.core.config import from_dict
 from vitlab.core.errors import ConfigError, UnknownNameError
 from vitlab.models.contract import Model
-from vitlab.models.cost import count_flops, count_parameters
+from vitlab.models.counts import count_flops, count_parameters
 from vitlab.models.create import create, empty_model, family_of
-from vitlab.models.zoo import ZOO, ZooRow, list_models
+from vitlab.models.zoo.rows import ZOO, ZooRow, list_models
 
 
 def build(row: ZooRow, **changes: Any) -> Model:
@@ -94,6 +94,20 @@ def test_unknown_names_get_near_matches() -> None:
         create("vit-digits", depth="many")
     with pytest.raises(ConfigError, match=r"official \| timm"):
         create("vit-digits", resize_rule="nearest")
+
+
+@pytest.mark.parametrize(
+    ("fields", "at", "tables"),
+    [
+        ({"positions": "relative"}, "every", 4),  # of vit-digits, one per layer
+        ({"positions": "relative", "positions_at": "shared"}, "shared", 1),
+        ({"positions": "learned2d"}, "stem", 1),
+    ],
+)
+def test_create_puts_other_positions_at_their_own_place(fields: dict[str, Any], at: str, tables: int) -> None:
+    model = create("vit-digits", **fields)
+    assert model.config.positions_at == at
+    assert sum(name.endswith((".table", ".rows")) for name in model.state_dict()) == tables
 
 
 def test_create_changes_classes_and_size() -> None:

@@ -119,8 +119,8 @@ def test_the_teacher_sees_its_own_normalisation_of_the_same_pixels() -> None:
     pixels = torch.randint(0, 256, (4, 3, 8, 8), generator=torch.Generator().manual_seed(0), dtype=torch.uint8)
     objective = Distillation(CrossEntropy(), teacher, seen=PLAIN)
     with torch.no_grad():
-        wanted = teacher(teacher.preprocess.normalise(pixels))
-    torch.testing.assert_close(objective.taught(PLAIN.normalise(pixels)), wanted, rtol=1e-4, atol=1e-4)
+        wanted = teacher(teacher.preprocess.normalize(pixels))
+    torch.testing.assert_close(objective.taught(PLAIN.normalize(pixels)), wanted, rtol=1e-4, atol=1e-4)
 
 
 @pytest.mark.parametrize("size", [(4, 4), (16, 12)])

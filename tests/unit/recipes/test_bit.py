@@ -21,8 +21,8 @@ def test_the_schedule_follows_the_number_of_images(num_images: int, supports: tu
     recipe = bit_recipe("x", "bit-r50x1.in21k", num_images=num_images, picture=(100, 100))
     schedule = resolve(recipe.schedule, Pace(recipe.batch_size, num_images))
     assert (schedule.warmup, *schedule.drops, schedule.total) == supports
-    rates = [recipe.optimiser.rate * schedule.factor(step) for step in supports[:-1]]
-    assert rates == pytest.approx([0.003, 0.0003, 0.00003, 0.000003])
+    lrs = [recipe.optimizer.lr * schedule.factor(step) for step in supports[:-1]]
+    assert lrs == pytest.approx([0.003, 0.0003, 0.00003, 0.000003])
     assert recipe.augmentation.mixup == mixup
 
 
@@ -38,7 +38,7 @@ def test_the_resolution_follows_the_pictures(picture: tuple[int, int], sizes: tu
 def test_named_recipes() -> None:
     cifar = find_recipe("bit-cifar10")
     assert (cifar.model.image_size, cifar.augmentation.crop_part, cifar.batch_size) == (128, 0.8, 512)
-    assert (cifar.optimiser.name, cifar.optimiser.momentum, cifar.optimiser.weight_decay) == ("sgd", 0.9, 0.0)
+    assert (cifar.optimizer.name, cifar.optimizer.momentum, cifar.optimizer.weight_decay) == ("sgd", 0.9, 0.0)
     pets = find_recipe("bit-pets")
     assert (pets.model.image_size, pets.schedule.total, pets.augmentation.mixup) == (480, "500 steps", 0.0)
 
@@ -56,5 +56,5 @@ def test_pretraining_drops_after_the_papers_epochs(data: str, num_images: int, e
     schedule = resolve(recipe.schedule, Pace(recipe.batch_size, num_images))
     assert [*schedule.drops, schedule.total] == pytest.approx([epoch * num_images / 4096 for epoch in epochs], abs=1)
     assert (schedule.warmup, schedule.drop) == (5000, 0.1)
-    assert recipe.optimiser.rate == pytest.approx(0.03 * 16)  # .03 for each 256 of 4096
-    assert (recipe.optimiser.name, recipe.optimiser.momentum, recipe.optimiser.l2) == ("sgd", 0.9, 1e-4)
+    assert recipe.optimizer.lr == pytest.approx(0.03 * 16)  # .03 for each 256 of 4096
+    assert (recipe.optimizer.name, recipe.optimizer.momentum, recipe.optimizer.l2) == ("sgd", 0.9, 1e-4)

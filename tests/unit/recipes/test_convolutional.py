@@ -9,21 +9,21 @@ from vitlab.training.schedules import resolve
 
 
 @pytest.mark.parametrize(
-    ("data", "num_images", "drop_paths", "rates"),
+    ("data", "num_images", "drop_paths", "lrs"),
     [
         ("imagenet", 1_281_167, {0: 0.2, 1: 0.3, 2: 0.5, 3: 0.7}, (1e-3, 1e-3, 1e-3, 1e-3)),
         ("imagenet21k", 14_000_000, {2: 0.3, 3: 0.5, 4: 0.7}, (1e-3, 1e-3, 1e-3)),
         ("jft", 303_000_000, {3: 0.0, 4: 0.1, 5: 0.0}, (1e-3, 5e-4, 5e-4)),
     ],
 )
-def test_sizes_of_coatnet(data: str, num_images: int, drop_paths: dict[int, float], rates: tuple[float, ...]) -> None:
-    for (number, drop_path), rate in zip(drop_paths.items(), rates, strict=True):
+def test_sizes_of_coatnet(data: str, num_images: int, drop_paths: dict[int, float], lrs: tuple[float, ...]) -> None:
+    for (number, drop_path), lr in zip(drop_paths.items(), lrs, strict=True):
         recipe = find_recipe(f"coatnet-{number}-{data}")
-        assert (recipe.model.drop_path, recipe.optimiser.rate, recipe.batch_size) == (drop_path, rate, 4096)
-        assert (recipe.optimiser.clip, recipe.optimiser.average) == (1.0, None)  # no averaging in pre-training
+        assert (recipe.model.drop_path, recipe.optimizer.lr, recipe.batch_size) == (drop_path, lr, 4096)
+        assert (recipe.optimizer.clip, recipe.optimizer.ema) == (1.0, None)  # no averaging in pre-training
         schedule = resolve(recipe.schedule, Pace(recipe.batch_size, num_images))
-        assert rate * schedule.factor(schedule.warmup) == pytest.approx(rate)
-        assert rate * schedule.factor(schedule.total) == pytest.approx(1e-5)
+        assert lr * schedule.factor(schedule.warmup) == pytest.approx(lr)
+        assert lr * schedule.factor(schedule.total) == pytest.approx(1e-5)
 
 
 @pytest.mark.parametrize(
@@ -47,7 +47,7 @@ def test_sets_of_coatnet(
 ) -> None:
     recipe = find_recipe(name)
     assert (recipe.schedule.kind, recipe.schedule.total, recipe.schedule.warmup) == (kind, total, warmup)
-    assert recipe.optimiser.weight_decay == weight_decay
+    assert recipe.optimizer.weight_decay == weight_decay
     assert (recipe.loss.kind, recipe.loss.label_smoothing) == (loss, smoothing)
     assert recipe.augmentation.mixup == mixup
     check_randaugment(recipe, magnitude)
@@ -87,8 +87,8 @@ def test_fine_tuning_of_coatnet(name: str, drop_path: float, magnitude: float | 
     assert (recipe.model.drop_path, recipe.augmentation.mixup, recipe.batch_size) == (drop_path, mixup, batch)
     check_randaugment(recipe, magnitude)
     assert (recipe.loss.kind, recipe.loss.label_smoothing) == ("auto", 0.1)
-    optimiser = recipe.optimiser
-    assert (optimiser.name, optimiser.weight_decay, optimiser.clip, optimiser.average) == ("adamw", 1e-8, 1.0, 0.9999)
+    optimizer = recipe.optimizer
+    assert (optimizer.name, optimizer.weight_decay, optimizer.clip, optimizer.ema) == ("adamw", 1e-8, 1.0, 0.9999)
     schedule = resolve(recipe.schedule, Pace(batch, 1_281_167))
     assert schedule.total == pytest.approx(30 * 1_281_167 / batch, abs=1)
-    assert {optimiser.rate * schedule.factor(step) for step in (0, 1, 1000, schedule.total)} == {5e-5}  # no warm-up
+    assert {optimizer.lr * schedule.factor(step) for step in (0, 1, 1000, schedule.total)} == {5e-5}  # no warm-up

@@ -13,7 +13,7 @@ from vitlab.training.schedules import resolve
 def test_thirty_epochs_at_a_constant_rate(name: str) -> None:
     recipe = find_recipe(name)
     assert (recipe.model.image_size, recipe.model.pretrained, recipe.model.keep_head) == (384, True, True)
-    assert (recipe.optimiser.rate, recipe.optimiser.weight_decay, recipe.batch_size) == (5e-6, 1e-8, 512)
+    assert (recipe.optimizer.lr, recipe.optimizer.weight_decay, recipe.batch_size) == (5e-6, 1e-8, 512)
     assert recipe.augmentation == AUGMENTATION
     assert recipe.data.repeats == 3
     schedule = resolve(recipe.schedule, Pace(recipe.batch_size, 1_281_167))
@@ -29,4 +29,4 @@ def test_only_the_distilled_one_has_a_teacher() -> None:
 
 def test_the_rate_follows_the_batch() -> None:
     recipe = deit_finetuning("x", "deit-s16-224.in1k", objective=Choice("supervised"), batch_size=64)
-    assert recipe.optimiser.rate == pytest.approx(5e-6 / 8)
+    assert recipe.optimizer.lr == pytest.approx(5e-6 / 8)

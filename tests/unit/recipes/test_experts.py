@@ -10,4 +10,4 @@ def test_imagenet21k_is_trained_with_randaug_2_20() -> None:
     assert (aug.policy, aug.num_ops, aug.magnitude) == ("randaugment-official", 2, 20.0)
     assert (aug.crop, aug.flip, aug.mixup, aug.cutmix) == ("paper", 0.5, 0.5, 0.0)
     assert (recipe.schedule.total, recipe.schedule.warmup) == ("300 epochs", "10k steps")
-    assert (recipe.optimiser.rate, recipe.optimiser.weight_decay, recipe.optimiser.clip) == (8e-4, 0.1, 1.0)
+    assert (recipe.optimizer.lr, recipe.optimizer.weight_decay, recipe.optimizer.clip) == (8e-4, 0.1, 1.0)

@@ -29,18 +29,18 @@ def test_vit_s16_sees_what_its_authors_configuration_says(epochs: int) -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "size", "rate", "drop_path"),
+    ("name", "size", "lr", "drop_path"),
     [("deit3-s16-imagenet", 224, 4e-3, 0.05), ("deit3-b16-imagenet", 192, 3e-3, 0.2)],
 )
-def test_deit3_has_the_figures_of_its_authors_commands(name: str, size: int, rate: float, drop_path: float) -> None:
+def test_deit3_has_the_figures_of_its_authors_commands(name: str, size: int, lr: float, drop_path: float) -> None:
     recipe = find_recipe(name)
     assert (recipe.model.image_size, recipe.model.drop_path) == (size, drop_path)
-    assert (recipe.optimiser.name, recipe.optimiser.rate, recipe.optimiser.weight_decay) == ("lamb", rate, 0.05)
+    assert (recipe.optimizer.name, recipe.optimizer.lr, recipe.optimizer.weight_decay) == ("lamb", lr, 0.05)
     assert (recipe.batch_size, recipe.data.repeats, recipe.loss.label_smoothing) == (2048, 3, 0.0)
     assert (recipe.augmentation.mixup, recipe.augmentation.cutmix, recipe.augmentation.jitter) == (0.8, 1.0, 0.3)
     schedule = resolve(recipe.schedule, Pace(recipe.batch_size, 1_281_167))
     assert schedule.total == pytest.approx(800 * 1_281_167 / 2048, abs=1)
-    assert rate * schedule.factor(schedule.total) == pytest.approx(1e-5)  # their code's min-lr
+    assert lr * schedule.factor(schedule.total) == pytest.approx(1e-5)  # their code's min-lr
 
 
 @pytest.mark.parametrize(
@@ -55,8 +55,8 @@ def test_deit3_goes_on_as_its_authors_commands_do(name: str, before: str, size: 
     recipe, aug = find_recipe(name), find_recipe(name).augmentation
     assert recipe.model.source == f"runs/{find_recipe(before).name}"
     assert (recipe.model.pretrained, recipe.model.keep_head, recipe.model.image_size) == (True, True, size)
-    assert (recipe.optimiser.name, recipe.optimiser.rate, recipe.optimiser.weight_decay) == ("adamw", 1e-5, 0.1)
-    assert (recipe.batch_size, recipe.data.repeats, recipe.optimiser.clip) == (512, 1, None)
+    assert (recipe.optimizer.name, recipe.optimizer.lr, recipe.optimizer.weight_decay) == ("adamw", 1e-5, 0.1)
+    assert (recipe.batch_size, recipe.data.repeats, recipe.optimizer.clip) == (512, 1, None)
     assert (recipe.loss.kind, recipe.loss.label_smoothing) == ("auto", 0.1)  # no --bce-loss
     assert (aug.policy, aug.magnitude, aug.magnitude_std, aug.op_prob) == ("randaugment", 9.0, 0.5, 0.5)
     assert (aug.erase, aug.mixup, aug.cutmix, aug.jitter, aug.crop_area) == (0.0, 0.8, 1.0, 0.0, (0.08, 1.0))
@@ -82,5 +82,5 @@ def test_vit_s16_has_the_hidden_layer_of_big_visions_configuration(epochs: int) 
     recipe = find_recipe(f"vit-s16-imagenet-{epochs}ep")
     assert recipe.model.representation  # rep_size=True
     assert set(recipe.model.set) == {"positions=sincos2d", "class_token=false", "pool=mean"}
-    assert recipe.optimiser.weight_decay == pytest.approx(1e-4 / 1e-3)  # theirs is not multiplied by the rate
-    assert (recipe.optimiser.rate, recipe.optimiser.clip, recipe.batch_size) == (1e-3, 1.0, 1024)
+    assert recipe.optimizer.weight_decay == pytest.approx(1e-4 / 1e-3)  # theirs is not multiplied by the rate
+    assert (recipe.optimizer.lr, recipe.optimizer.clip, recipe.batch_size) == (1e-3, 1.0, 1024)

@@ -7,8 +7,8 @@ import pytest
 from vitlab.core.config import from_dict
 from vitlab.models.bit import BiTConfig
 from vitlab.models.create import change, empty_model, family_of
-from vitlab.models.timm_build import TimmConfig
-from vitlab.models.zoo import ZOO, find_row
+from vitlab.models.timm.build import TimmConfig
+from vitlab.models.zoo.rows import ZOO, find_row
 from vitlab.recipes.transfer import transfer_recipe
 
 TINY = {"embed_dim": 24, "depth": 2, "num_heads": 3}

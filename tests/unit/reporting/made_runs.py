@@ -63,7 +63,7 @@ def make_run(root: Path, *, several: bool = False, classes: tuple[str, ...] = HO
     config = ViTConfig(image_size=(8, 8), patch_size=4, width=16, depth=2, mlp_dim=16, heads=2, num_classes=num_classes)
     model = random_vit(config)
     dataset = open_data(data)
-    model.labels = dataset.classes
+    model.labels, model.multi_label = dataset.classes, dataset.multi_label
     vitlab.save(model, folder / "model")
     recipe = Recipe(
         name="made <i>up</i>",
@@ -75,7 +75,7 @@ def make_run(root: Path, *, several: bool = False, classes: tuple[str, ...] = HO
     write_json(folder / "recipe.json", to_dict(recipe))
     facts = {"name": dataset.name, "fingerprint": dataset.fingerprint, "classes": list(dataset.classes)}
     write_json(folder / "data.json", facts)
-    command = ["vitlab", "train", "made", "--out", str(folder), "--optimiser.rate=0.1 <b>"]
+    command = ["vitlab", "train", "made", "--out", str(folder), "--optimizer.lr=0.1 <b>"]
     write_json(folder / "environment.json", {"command": command, "gpus": [], "threads": 1, "processes": 1})
     write_metrics(folder, STEPS)
     result = {"step": STEPS, "images_seen": STEPS * 30, "seconds": 200.0, "reason": "done", "skipped": 0}
@@ -93,8 +93,8 @@ def write_metrics(folder: Path, last: int) -> None:
     lines: list[Mapping[str, Any]] = []
     for step in range(5, last + 1, 5):
         loss = None if step == 15 else 2 / step
-        line = {"step": step, "loss": loss, "accuracy": step / 50, "rate": 1e-3, "seconds a step": 5.0}
-        lines.append(line | {"images a second": 6.0})
+        line = {"step": step, "loss": loss, "accuracy": step / 50, "lr": 1e-3, "seconds per step": 5.0}
+        lines.append(line | {"images per second": 6.0})
         if step % 10 == 0:
             score = 0.5 + step / 100
             lines.append({"step": step, "val score": score, "val accuracy": score, "val loss": 1.0, "val count": 50.0})

@@ -14,6 +14,7 @@ from report_pages import Page
 from unit.reporting.made_runs import HOSTILE, MadeRun, make_run, without_data, write_metrics
 from vitlab.cli import VERBS
 from vitlab.core.errors import Error
+from vitlab.core.record import read_json, write_json
 from vitlab.reporting.make import Plan, make_report
 
 SECTIONS = [
@@ -132,9 +133,9 @@ def test_hostile_names_stay_words(page: Page) -> None:
 def test_cost_and_commands(page: Page, run: MadeRun) -> None:
     assert page.row("time") == ["3 min 20 s"]
     assert page.row("pictures looked at, repeats included") == ["1,200"]
-    assert page.row("speed in training") == ["6 pictures a second"]
+    assert page.row("speed in training") == ["6 pictures per second"]
     assert page.row("device") == ["CPU, 1 thread"]
-    assert f"vitlab train made --out '{run.folder}' '--optimiser.rate=0.1 <b>'" in page.commands
+    assert f"vitlab train made --out '{run.folder}' '--optimizer.lr=0.1 <b>'" in page.commands
     assert f"vitlab predict PICTURE.jpg --model '{run.folder}/model'" in page.commands
     assert {words.split()[1] for words in page.commands if words.startswith("vitlab ")} <= set(VERBS)
     assert not any("--resume" in words for words in page.commands)
@@ -146,6 +147,26 @@ def test_fewer_pictures_are_said_to_be_fewer(copy: MadeRun, run: MadeRun) -> Non
     page = Page(report.path.read_text(encoding="utf-8"))
     assert "Measured for this report on 20 of the 60 test pictures." in page.text
     assert f"vitlab report {copy.folder} --images 60" in page.commands
+
+
+def test_a_run_that_scored_its_test_part_is_told_by_that_score(copy: MadeRun, run: MadeRun) -> None:
+    result = read_json(copy.folder / "result.json")
+    said = int((run.logits.argmax(axis=1) == run.labels).sum())
+    right = said + 1  # as if the run had computed in another precision
+    for images, beside in ((60, False), (20, True)):
+        write_json(copy.folder / "result.json", {**result, "test accuracy": right / 60, "test count": 60.0})
+        report = make_report(copy.folder, run.plan, images=images)
+        page = Page(report.path.read_text(encoding="utf-8"))
+        assert f"Shown 60 pictures that it had never seen, it was right {right} times" in page.text
+        assert (page.row("accuracy: right answers")[0] == percent(right / 60)) is not beside
+        assert (f"The run itself measured {percent(right / 60)} on all 60 when it ended." in page.text) is beside
+
+
+def test_one_picture_is_not_pictures(copy: MadeRun) -> None:
+    (copy.folder / "metrics.jsonl").write_text(
+        '{"step": 5, "val score": 1.0, "val accuracy": 1.0, "val loss": 0.1, "val count": 1}\n'
+    )
+    assert "Shown 1 picture that was kept apart, it was right 1 time: 100%" in made(copy).text
 
 
 def test_a_killed_run_says_so_and_how_to_go_on(copy: MadeRun) -> None:

@@ -5,7 +5,7 @@ from concurrent.futures import ThreadPoolExecutor
 import numpy as np
 import torch
 
-from vitlab.serving.engine import Attend, Classes, Classify, Compare, Engine, Looks, Task
+from vitlab.serving.engine import Attend, AttentionMaps, Classes, Classify, Compare, Engine, Task
 from web.live import small_model
 
 
@@ -33,7 +33,7 @@ def test_tasks_at_once_do_not_see_each_other() -> None:
         found = alone[Classify(), image.tobytes()]
         assert isinstance(found, Classes)
         np.testing.assert_allclose(found.probabilities, row.sort(descending=True).values.numpy(), atol=1e-6)
-    assert isinstance(alone[Attend(), images[0].tobytes()], Looks)
+    assert isinstance(alone[Attend(), images[0].tobytes()], AttentionMaps)
 
 
 def test_a_thread_has_its_part_of_the_processors_and_others_keep_theirs() -> None:

@@ -22,7 +22,7 @@ needs_onednn = pytest.mark.skipif(not torch.backends.mkldnn.is_available(), reas
 def everywhere(monkeypatch: pytest.MonkeyPatch) -> None:
     """Packing is right on every processor that has oneDNN, also where it is not faster."""
     if torch.backends.mkldnn.is_available():
-        monkeypatch.setattr(packing, "gains", lambda: True)
+        monkeypatch.setattr(packing, "should_pack", lambda: True)
 
 
 def layers_of(model: nn.Module, kind: type[nn.Module]) -> int:

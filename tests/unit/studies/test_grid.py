@@ -45,17 +45,17 @@ def run_all(grid: Grid) -> list[Mapping[str, Any] | None]:
 def test_a_lost_grid_goes_on(tmp_path: Path) -> None:
     folder, events = tmp_path / "grid", list[Event]()
     first = Pretended(lost="b")
-    with pytest.raises(KeyboardInterrupt), open_grid(folder, {"rates": (1, 2)}, train=first, tally=Tally(3)) as grid:
+    with pytest.raises(KeyboardInterrupt), open_grid(folder, {"lrs": (1, 2)}, train=first, tally=Tally(3)) as grid:
         run_all(grid)
     assert first.made == ["a", "b"]
     second, counts = Pretended(), list[tuple[int, int]]()
     tally = Tally(3, lambda done, total: counts.append((done, total)), events.append)
-    with open_grid(folder, {"rates": (1, 2)}, train=second, tally=tally) as grid:
+    with open_grid(folder, {"lrs": (1, 2)}, train=second, tally=tally) as grid:
         assert run_all(grid) == [{"best_score": 1}, {"best_score": 1}, {"best_score": 2}]
     assert second.made == ["b", "c"]
     assert [(event.run, event.state, event.done) for event in events] == [
         ("grid/runs/a", "kept", 1),
-        ("grid/runs/b", "goes on", 1),
+        ("grid/runs/b", "resumes", 1),
         ("grid/runs/b", "ended", 2),
         ("grid/runs/c", "starts", 2),
         ("grid/runs/c", "ended", 3),
@@ -85,10 +85,10 @@ def test_a_run_may_diverge_and_is_not_tried_again(tmp_path: Path) -> None:
 
 
 def test_another_plan_is_refused(tmp_path: Path) -> None:
-    plan = {"steps": 5, "rates": (0.1, 0.2), "augmentation": {"crop": "paper", "flip": 0.5}}
+    plan = {"steps": 5, "lrs": (0.1, 0.2), "augmentation": {"crop": "paper", "flip": 0.5}}
     with open_grid(tmp_path, plan, train=Pretended(), tally=Tally(0)):
         pass
-    assert json.loads((tmp_path / "grid.json").read_text())["rates"] == [0.1, 0.2]
+    assert json.loads((tmp_path / "grid.json").read_text())["lrs"] == [0.1, 0.2]
     other = {**plan, "steps": 6, "augmentation": {"crop": "paper", "flip": 0.0}}
     expected = r"steps: 5, now 6; augmentation\.flip: 0\.5, now 0\.0\)"
     with (

@@ -62,3 +62,14 @@ def test_a_model_with_other_classes_is_refused(street: Path) -> None:
 def test_accuracy_says_what_to_measure_instead(street: Path) -> None:
     with pytest.raises(Error, match=r"says the class of each pixel, not of the image: .*`vitlab evaluate score`"):
         vitlab.evaluate("accuracy", segmenter(), str(street), device="cpu")
+
+
+def test_accuracy_of_a_model_of_numbers_says_so(tmp_path: Path) -> None:
+    model = random_vit(ViTConfig(**SIZES, num_classes=1))
+    model.task = "mine.py:AREA"
+    for name in ("cat", "dog"):
+        (tmp_path / "photos" / name).mkdir(parents=True)
+        for i in range(4):
+            Image.new("RGB", (8, 8)).save(tmp_path / "photos" / name / f"{i}.png")
+    with pytest.raises(EvaluationError, match=r"gives one number per image .* for mine.py:AREA: .*evaluate score"):
+        vitlab.evaluate("accuracy", model, str(tmp_path / "photos"), device="cpu")

@@ -13,12 +13,12 @@ from tiny_vits import SIZES, random_vit
 from vitlab.core.errors import DataError, Error, UnknownNameError
 from vitlab.data.augmentation import Augmentation
 from vitlab.data.open import hold_out, open_data
-from vitlab.data.sources.vtab import TASKS
+from vitlab.data.sources.published.vtab import TASKS
 from vitlab.evaluation.contract import EvaluationError, Result
 from vitlab.models.vit import ViTConfig
 from vitlab.recipes.finetuning import ROWS
 from vitlab.studies import transfer
-from vitlab.studies.rates import best_rate, summary
+from vitlab.studies.lr_search import best_lr, summary
 from vitlab.training.hooks import DivergedError
 from vitlab.training.plan import open_parts
 from vitlab.training.recipe import Recipe
@@ -35,16 +35,16 @@ class Table:
 
     def __call__(self, recipe: Recipe, folder: Path) -> Mapping[str, Any]:
         self.recipes.append(recipe)
-        rate, seed = recipe.optimiser.rate, recipe.seed
+        lr, seed = recipe.optimizer.lr, recipe.seed
         splits = open_parts(recipe).splits
         result: dict[str, Any] = {"seconds": 2.0, "images_seen": 100, "best_score": None}
         if "val" in splits:
             folder.mkdir(parents=True)
-            if self.val[rate] is None:
+            if self.val[lr] is None:
                 raise DivergedError("Loss or gradients were not finite.")
-            result["best_score"] = self.val[rate]
+            result["best_score"] = self.val[lr]
         if "test" in splits:
-            result |= {"test accuracy": self.test[rate, seed], "test loss": 1 - self.test[rate, seed]}
+            result |= {"test accuracy": self.test[lr, seed], "test loss": 1 - self.test[lr, seed]}
         return result
 
 
@@ -78,7 +78,7 @@ class TestFinetune:
     }
 
     def run(self, model: str, tmp_path: Path, table: Table, **options: Any) -> Result:
-        settings: dict[str, Any] = {"rates": (0.4, 0.1, 0.2), "steps": 7, "image_size": None}
+        settings: dict[str, Any] = {"lrs": (0.4, 0.1, 0.2), "steps": 7, "image_size": None}
         return transfer.finetune(model, "digits", tmp_path / "grid", train=table, **(settings | options))
 
     def test_val_chooses_and_test_is_reported(self, model: str, tmp_path: Path) -> None:
@@ -92,7 +92,7 @@ class TestFinetune:
         assert next(iter(result.metrics)) == "accuracy"
         assert result.metrics["loss"].value == pytest.approx(0.36)
         assert result.selected == {
-            "rate": {
+            "lr": {
                 "value": 0.2,
                 "on": "10% of train, held out",
                 "scores": {"0.1": 0.5, "0.2": 0.8, "0.4": 0.7},
@@ -133,8 +133,8 @@ class TestFinetune:
 
     def test_a_rate_that_diverges_is_out(self, model: str, tmp_path: Path) -> None:
         result = self.run(model, tmp_path, Table({**self.VAL, 0.2: None}, self.TEST))
-        assert result.selected["rate"]["value"] == 0.4
-        assert result.selected["rate"]["scores"] == {"0.1": 0.5, "0.2": None, "0.4": 0.7}
+        assert result.selected["lr"]["value"] == 0.4
+        assert result.selected["lr"]["scores"] == {"0.1": 0.5, "0.2": None, "0.4": 0.7}
         assert result.cost["images_seen"] == 500
 
     def test_all_rates_diverge(self, model: str, tmp_path: Path) -> None:
@@ -143,7 +143,7 @@ class TestFinetune:
 
     def test_one_rate_and_one_seed(self, model: str, tmp_path: Path) -> None:
         table = Table({}, self.TEST)
-        result = self.run(model, tmp_path, table, rates=(0.2,), seeds=(2,))
+        result = self.run(model, tmp_path, table, lrs=(0.2,), seeds=(2,))
         assert result.selected == {}
         assert len(table.recipes) == 1
         accuracy = result.metrics["accuracy"]
@@ -152,9 +152,9 @@ class TestFinetune:
     @pytest.mark.parametrize(
         ("options", "message"),
         [
-            ({"rates": ()}, "at least one of the rates"),
-            ({"rates": (0.1, 0.1)}, "each once"),
-            ({"rates": (0.1, -0.1)}, "above 0"),
+            ({"lrs": ()}, "at least one of the lrs"),
+            ({"lrs": (0.1, 0.1)}, "each once"),
+            ({"lrs": (0.1, -0.1)}, "above 0"),
             ({"seeds": ()}, "at least one of the seeds"),
             ({"steps": 0}, "at least 1, not 0"),
             ({"batch_size": -1}, "at least 1, not 7 and -1"),
@@ -178,7 +178,7 @@ class TestFinetune:
 
 
 def plan(data: str, **options: Any) -> Any:
-    settings: dict[str, Any] = {"steps": None, "rates": None, "seeds": (0,), "batch_size": None, "image_size": 384}
+    settings: dict[str, Any] = {"steps": None, "lrs": None, "seeds": (0,), "batch_size": None, "image_size": 384}
     settings |= {"on_gpu": True, **options}
     return transfer.plan_finetune(data, **settings)
 
@@ -196,7 +196,7 @@ class TestPlans:
         """Flowers has a val part, which the paper leaves out: 10% of train chooses. Figures from table 4."""
         task = plan(photos(tmp_path / "flowers102", train=20, val=3, test=4))
         assert (task.steps, task.warmup, task.batch_size) == (500, 100, 512)
-        assert task.rates == (0.001, 0.003, 0.01, 0.03)
+        assert task.lrs == (0.001, 0.003, 0.01, 0.03)
         assert task.chosen_on == "10% of train, held out"
         assert task.augmentation == Augmentation(crop="paper", crop_area=(0.05, 1.0), flip=0.5)
         final = open_data(task.everything, val_fraction=0)
@@ -204,7 +204,7 @@ class TestPlans:
 
     def test_imagenet_is_reported_on_val(self, tmp_path: Path) -> None:
         task = plan(photos(tmp_path / "imagenet", train=200, val=3))
-        assert (task.steps, task.warmup, task.rates) == (20_000, 500, (0.003, 0.01, 0.03, 0.06))
+        assert (task.steps, task.warmup, task.lrs) == (20_000, 500, (0.003, 0.01, 0.03, 0.06))
         assert task.held_out == 0.01
         assert task.counts["test"] == 6
         assert task.counts["train"] == 400
@@ -214,10 +214,10 @@ class TestPlans:
         """Digits has 1,437 images or so: 500 steps; a GPU gets batches of 256, so that an epoch has four steps."""
         task = plan("digits")
         assert (task.steps, task.warmup, task.batch_size, task.held_out) == (500, 100, 256, 0.1)
-        assert task.rates == pytest.approx([rate / math.sqrt(2) for rate in (0.001, 0.003, 0.01, 0.03)], rel=1e-3)
+        assert task.lrs == pytest.approx([lr / math.sqrt(2) for lr in (0.001, 0.003, 0.01, 0.03)], rel=1e-3)
         alone = plan("digits", on_gpu=False, steps=20)
         assert (alone.steps, alone.warmup, alone.batch_size) == (20, 4, 32)
-        assert alone.rates == (0.00025, 0.00075, 0.0025, 0.0075)  # a quarter, as 32 is a sixteenth of 512
+        assert alone.lrs == (0.00025, 0.00075, 0.0025, 0.0075)  # a quarter, as 32 is a sixteenth of 512
 
     @pytest.mark.parametrize("parts", [{"train": 5}, {"train": 5, "val": 5}])
     def test_without_a_test_part(self, tmp_path: Path, parts: dict[str, int]) -> None:
@@ -238,13 +238,13 @@ class TestPlans:
             *(f"1.png,{label},{split}" for split in ("train", "test") for label in ("a;b", "b")),
         ]
         (tmp_path / "many.csv").write_text("\n".join(rows))
-        with pytest.raises(EvaluationError, match="several labels an image"):
+        with pytest.raises(EvaluationError, match="several labels per image"):
             plan(str(tmp_path / "many.csv"))
 
 
 def test_the_best_rate() -> None:
-    assert best_rate({0.1: 0.5, 0.2: 0.7, 0.4: 0.7}, where="here") == 0.2  # the lowest of equals
-    assert best_rate({0.4: 0.7, 0.2: 0.7, 0.1: None}, where="here") == 0.2
+    assert best_lr({0.1: 0.5, 0.2: 0.7, 0.4: 0.7}, where="here") == 0.2  # the lowest of equals
+    assert best_lr({0.4: 0.7, 0.2: 0.7, 0.1: None}, where="here") == 0.2
 
 
 def test_a_summary_by_hand() -> None:
@@ -284,9 +284,7 @@ class TestAggregate:
 
 class TestVtab:
     def run(self, model: str, root: Path, tmp_path: Path, **options: Any) -> tuple[Result, list[Recipe]]:
-        table = Table(
-            {0.1: 0.9, 0.2: 0.3}, {(rate, seed): rate + seed / 10 for rate in (0.01, 0.1, 0.2) for seed in (0, 1)}
-        )
+        table = Table({0.1: 0.9, 0.2: 0.3}, {(lr, seed): lr + seed / 10 for lr in (0.01, 0.1, 0.2) for seed in (0, 1)})
         result = transfer.vtab(model, root, tmp_path / "grid", train=table, **options)
         return result, table.recipes
 
@@ -311,8 +309,8 @@ class TestVtab:
             assert recipe.schedule.warmup == "500 steps"
             assert recipe.batch_size == 512
             assert recipe.model.image_size == 384
-            assert recipe.optimiser.rate == 0.01
-            assert recipe.optimiser.name == "sgd"
+            assert recipe.optimizer.lr == 0.01
+            assert recipe.optimizer.name == "sgd"
         assert [{part: len(split) for part, split in open_parts(recipe).splits.items()} for recipe in recipes] == [
             {"train": 6, "test": 2},
             {"train": 12, "test": 4},
@@ -322,11 +320,11 @@ class TestVtab:
         """With the rate chosen on the 200: the lower on val, the higher on test."""
         for task in TASKS.values():
             make_task(tmp_path / "vtab", task.name, task.num_classes)
-        result, recipes = self.run(model, tmp_path / "vtab", tmp_path, rates=(0.1, 0.2), seeds=(0, 1))
+        result, recipes = self.run(model, tmp_path / "vtab", tmp_path, lrs=(0.1, 0.2), seeds=(0, 1))
         assert len(recipes) == 19 * 4
         assert result.metrics["mean"].value == pytest.approx(0.15)  # .1 and .2
         assert next(iter(result.metrics)) == "mean"
-        assert result.selected["rate of cifar"] == {
+        assert result.selected["lr of cifar"] == {
             "value": 0.1,
             "on": "val200.txt",
             "scores": {"0.1": 0.9, "0.2": 0.3},
@@ -359,4 +357,4 @@ class TestVtab:
         assert not (tmp_path / "grid").exists()
 
     def test_the_row_is_the_papers(self) -> None:
-        assert (ROWS["vtab"].steps, ROWS["vtab"].rates) == (2500, (0.01,))
+        assert (ROWS["vtab"].steps, ROWS["vtab"].lrs) == (2500, (0.01,))

@@ -95,7 +95,7 @@ def test_masks_are_read_by_workers(short: Recipe, wanted: bool | None) -> None:
 def test_pictures_of_several_sizes_are_not_resident(
     short: Recipe, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("vitlab.data.resident.LOOK_AT", 4)  # so that it comes out while they are read
+    monkeypatch.setattr("vitlab.data.loading.resident.LOOK_AT", 4)  # so that it comes out while they are read
     write_damaged_folder(tmp_path / "data", {})
     first, *_, last = sorted((tmp_path / "data" / "train" / "b").iterdir())
     Image.open(first).resize((8, 9)).save(last)
@@ -124,7 +124,7 @@ def test_what_takes_too_much_memory_is_not_resident(short: Recipe, monkeypatch: 
 
 def test_on_a_cpu_nothing_is_captured_and_a_small_model_has_one_thread(short: Recipe) -> None:
     found = decided(short)
-    assert (found.capture, found.on_device, found.one_thread, found.spread) == (False, False, True, "replicate")
+    assert (found.capture, found.on_device, found.one_thread, found.strategy) == (False, False, True, "replicate")
     wide = changed(short, **{"model.set": ("depth=4", "width=256", "mlp_dim=1024")})
     assert not decided(wide).one_thread
 
@@ -164,8 +164,8 @@ def test_a_whole_batch_is_not_accumulated(short: Recipe) -> None:
         ({}, None, True, 1, True),
         ({}, Whole(), True, 1, True),
         ({"accumulate": 2}, None, True, 1, False),
-        ({"optimiser.sam": 0.05}, None, True, 1, False),
-        ({"optimiser.name": "lion"}, None, True, 1, False),
+        ({"optimizer.sam": 0.05}, None, True, 1, False),
+        ({"optimizer.name": "lion"}, None, True, 1, False),
         ({}, Eager(), True, 1, False),
         ({}, Phased(), True, 1, False),
         ({}, None, False, 1, False),
@@ -193,8 +193,8 @@ def test_what_a_gpu_captures(
 
 def test_sharded_parameters_have_their_type_without_autocast(short: Recipe, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(execution, "_resident_streams", lambda *_: {})
-    found = decided(changed(short, precision="bf16", spread="shard"))
-    assert (found.spread, found.dtype) == ("shard", torch.bfloat16)
+    found = decided(changed(short, precision="bf16", strategy="shard"))
+    assert (found.strategy, found.dtype) == ("shard", torch.bfloat16)
     with found.autocast():
         assert (torch.ones(2, 2) @ torch.ones(2, 2)).dtype is torch.float32
 

@@ -16,7 +16,7 @@ from vitlab.objectives.cross_entropy import CrossEntropy
 from vitlab.objectives.supervised import Supervised
 from vitlab.training import checkpoints, hooks
 from vitlab.training.loop import Ending, Moment
-from vitlab.training.optimisers import Optimiser
+from vitlab.training.optimizers import Optimizer
 from vitlab.training.state import Progress, State
 
 
@@ -86,16 +86,16 @@ def test_the_log_has_means_lr_and_pace_and_leaves_the_first_step_out_of_what_is_
     for step in range(1, 4):
         clock[0] += 100.0 if step == 1 else 2.0  # the first one compiles
         log.after_step(Moment(step, last=False, factor=0.25))
-    values = {"loss": 2.0, "accuracy": 0.5, "rate": 0.125, "skipped": 1.0}
-    assert sink.rows == [(3, {**values, "seconds a step": 104 / 3, "images a second": 12 / 104})]
-    assert view.shown == [(3, {**values, "seconds a step": 2.0, "images a second": 2.0})]
+    values = {"loss": 2.0, "accuracy": 0.5, "lr": 0.125, "skipped": 1.0}
+    assert sink.rows == [(3, {**values, "seconds per step": 104 / 3, "images per second": 12 / 104})]
+    assert view.shown == [(3, {**values, "seconds per step": 2.0, "images per second": 2.0})]
     with time.stopped():
         clock[0] += 1000.0  # an evaluation
     for step in range(4, 8):
         clock[0] += 2.0
         log.after_step(Moment(step, last=step == 7))
-    assert [(step, row["seconds a step"]) for step, row in sink.rows[1:]] == [(6, 2.0), (7, 2.0)]
-    assert [(step, row["seconds a step"]) for step, row in view.shown[1:]] == [(6, 2.0), (7, 2.0)]
+    assert [(step, row["seconds per step"]) for step, row in sink.rows[1:]] == [(6, 2.0), (7, 2.0)]
+    assert [(step, row["seconds per step"]) for step, row in view.shown[1:]] == [(6, 2.0), (7, 2.0)]
 
 
 def test_a_resumed_runs_first_step_is_left_out_too(clock: list[float]) -> None:
@@ -104,8 +104,8 @@ def test_a_resumed_runs_first_step_is_left_out_too(clock: list[float]) -> None:
     for seconds, step in ((60.0, 7), (4.0, 8)):
         clock[0] += seconds
         log.after_step(Moment(step, last=False))
-    assert sink.rows[0][1]["seconds a step"] == 32.0
-    assert view.shown[0][1]["seconds a step"] == 4.0
+    assert sink.rows[0][1]["seconds per step"] == 32.0
+    assert view.shown[0][1]["seconds per step"] == 4.0
 
 
 def test_where_the_first_step_is_all_that_there_is_it_is_the_measure(clock: list[float]) -> None:
@@ -113,7 +113,7 @@ def test_where_the_first_step_is_all_that_there_is_it_is_the_measure(clock: list
     log.begin(Moment(0, last=False))
     clock[0] += 8.0
     log.after_step(Moment(1, last=False))
-    assert view.shown[0][1]["seconds a step"] == 8.0
+    assert view.shown[0][1]["seconds per step"] == 8.0
 
 
 def test_what_the_check_raises_ends_the_run_before_anything_is_logged() -> None:
@@ -131,7 +131,7 @@ def test_what_the_check_raises_ends_the_run_before_anything_is_logged() -> None:
 def a_state() -> State:
     model = create("vit-digits", depth=1, width=8, mlp_dim=8, heads=1)
     feed: Any = None
-    return stepping(model, Supervised(CrossEntropy()), Optimiser(name="sgd", weight_decay=0.0), feed)[0]
+    return stepping(model, Supervised(CrossEntropy()), Optimizer(name="sgd", weight_decay=0.0), feed)[0]
 
 
 def test_too_many_skipped_steps_are_an_error_with_their_last_batch(tmp_path: Path) -> None:

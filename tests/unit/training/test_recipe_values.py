@@ -13,7 +13,7 @@ from vitlab.objectives.cross_entropy import Loss
 from vitlab.objectives.distillation import DistillationOptions
 from vitlab.recipes.transfer import transfer_recipe
 from vitlab.training.durations import Pace
-from vitlab.training.optimisers import Optimiser
+from vitlab.training.optimizers import Optimizer
 from vitlab.training.recipe import DataChoice, ModelChoice, Recipe
 from vitlab.training.schedules import Schedule, resolve
 
@@ -27,9 +27,9 @@ DATA: dict[str, Any] = {"num_images": 1000, "picture": (64, 64), "on_gpu": False
         (Recipe, {"batch_size": [0, -3], "accumulate": [0], "patience": [0], "max_skipped": [0], "seed": [-1, 2**64]}),
         (Recipe, {"evaluate_every": ["never"], "checkpoint_every": ["-1 steps"], "log_every": [""]}),
         (Recipe, {"batch_size": ["8", 8.0, True, None], "seed": [1.5, None], "keep": ["worst"], "precision": ["fp16"]}),
-        (Recipe, {"evaluate_every": [2], "name": [5], "spread": ["foo"], "tracker": ["foo"], "patience": ["a"]}),
+        (Recipe, {"evaluate_every": [2], "name": [5], "strategy": ["foo"], "tracker": ["foo"], "patience": ["a"]}),
         (ModelChoice, {"train_only": ["hed"], "lora": [2.5, "4", True], "image_size": [(8, 8)], "source": [None]}),
-        (Optimiser, {"name": ["adam"], "betas": [(0.9,), 0.9], "rate": ["x", None], "nesterov": [1]}),
+        (Optimizer, {"name": ["adam"], "betas": [(0.9,), 0.9], "lr": ["x", None], "nesterov": [1]}),
         (Schedule, {"total": [4], "kind": ["poly"], "drops": ["30%"]}),
         (Augmentation, {"crop": ["some"], "mixup": ["a", None], "flip": ["yes"]}),
         (Loss, {"kind": ["hinge"], "label_smoothing": ["a"]}),
@@ -37,10 +37,10 @@ DATA: dict[str, Any] = {"num_images": 1000, "picture": (64, 64), "on_gpu": False
         (DataChoice, {"source": [7], "val_fraction": ["a", None], "resident": ["yes"]}),
         (DataChoice, {"val_fraction": [-0.1, 1.0, math.nan], "repeats": [0], "max_unreadable": [-0.1, 1.1]}),
         (DataChoice, {"workers": [-1]}),
-        (Optimiser, {"rate": [0.0, -1.0, math.nan, math.inf], "betas": [(0.9, 1.0), (-0.1, 0.9)], "eps": [0.0]}),
-        (Optimiser, {"momentum": [-0.1, 1.0], "clip": [0.0, -1.0], "update_clip": [0.0], "sam": [0.0, math.nan]}),
-        (Optimiser, {"average": [0.0, 1.0], "weight_decay": [-0.1], "head_weight_decay": [-0.1], "l2": [-0.1]}),
-        (Optimiser, {"layer_decay": [0.0, 1.1], "head_rate": [0.0, -1.0]}),
+        (Optimizer, {"lr": [0.0, -1.0, math.nan, math.inf], "betas": [(0.9, 1.0), (-0.1, 0.9)], "eps": [0.0]}),
+        (Optimizer, {"momentum": [-0.1, 1.0], "clip": [0.0, -1.0], "update_clip": [0.0], "sam": [0.0, math.nan]}),
+        (Optimizer, {"ema": [0.0, 1.0], "weight_decay": [-0.1], "head_weight_decay": [-0.1], "l2": [-0.1]}),
+        (Optimizer, {"layer_decay": [0.0, 1.1], "head_lr_scale": [0.0, -1.0]}),
         (Schedule, {"total": ["0 steps", "soon"], "warmup": ["-5%"], "drops": [("later",)], "end": [2.0]}),
     ],
 )
@@ -55,19 +55,19 @@ def test_nonsense_is_one_sentence(kind: type, values: dict[str, list[Any]]) -> N
 def test_the_limits_themselves_are_taken() -> None:
     Recipe(batch_size=1, accumulate=1, patience=None, max_skipped=1, seed=2**64 - 1, evaluate_every="0 steps")
     DataChoice(val_fraction=0.0, workers=0, max_unreadable=1.0)
-    Optimiser(rate=1e30, betas=(0.0, 0.0), momentum=0.0, layer_decay=1.0, update_clip=None)
+    Optimizer(lr=1e30, betas=(0.0, 0.0), momentum=0.0, layer_decay=1.0, update_clip=None)
 
 
 def test_what_contradicts_itself() -> None:
     with pytest.raises(ConfigError, match="choose one of them"):
         Recipe(data=DataChoice(balanced=True), loss=Loss(class_weights=True))
     with pytest.raises(ConfigError, match="needs a momentum"):
-        Optimiser(name="sgd", nesterov=True, momentum=0.0)
+        Optimizer(name="sgd", nesterov=True, momentum=0.0)
     with pytest.raises(ConfigError, match="without weight decay"):
-        Optimiser(name="sgd", weight_decay=0.1)
+        Optimizer(name="sgd", weight_decay=0.1)
     with pytest.raises(ConfigError, match="without weight decay"):
-        Optimiser(name="sgd", head_weight_decay=0.1)
-    Optimiser(name="sgd", head_weight_decay=0.0)
+        Optimizer(name="sgd", head_weight_decay=0.1)
+    Optimizer(name="sgd", head_weight_decay=0.0)
 
 
 def test_a_timescale_is_a_step_at_least() -> None:
@@ -80,10 +80,10 @@ def test_a_timescale_is_a_step_at_least() -> None:
 
 @pytest.mark.parametrize("config", [ViTConfig(**TINY), BiTConfig()])
 def test_what_is_given_to_finetune_is_taken_or_refused(config: ViTConfig | BiTConfig) -> None:
-    nonsense: list[dict[str, Any]] = [{"steps": 0}, {"steps": -1}, {"batch_size": 0}, {"batch_size": -3}, {"rate": 0.0}]
+    nonsense: list[dict[str, Any]] = [{"steps": 0}, {"steps": -1}, {"batch_size": 0}, {"batch_size": -3}, {"lr": 0.0}]
     for wrong in nonsense:
         with pytest.raises(ConfigError):
             transfer_recipe("data", "model", config, **DATA, **wrong)
-    recipe = transfer_recipe("data", "model", config, **DATA, steps=10, batch_size=4, rate=0.5)
-    assert (recipe.schedule.total, recipe.batch_size, recipe.optimiser.rate) == ("10 steps", 4, 0.5)
+    recipe = transfer_recipe("data", "model", config, **DATA, steps=10, batch_size=4, lr=0.5)
+    assert (recipe.schedule.total, recipe.batch_size, recipe.optimizer.lr) == ("10 steps", 4, 0.5)
     assert transfer_recipe("data", "model", config, **DATA, image_size=0).model.image_size == 0  # the model refuses it

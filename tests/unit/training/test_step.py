@@ -19,18 +19,18 @@ from vitlab.objectives.cross_entropy import CrossEntropy
 from vitlab.objectives.supervised import Supervised
 from vitlab.training import checkpoints
 from vitlab.training.captured import count, judge
-from vitlab.training.optimisers import Optimiser, build
+from vitlab.training.optimizers import Optimizer, build
 from vitlab.training.state import State
 from vitlab.training.step import Stepper
 
 NOW = torch.zeros(())
 
 
-def make(accumulate: int = 1, average: float | None = None, **optimiser: Any) -> tuple[State, Stepper]:
+def make(accumulate: int = 1, ema: float | None = None, **optimizer: Any) -> tuple[State, Stepper]:
     torch.manual_seed(0)
-    model = create("vit-digits", depth=2, dropout=optimiser.pop("dropout", 0.0))
-    spec = Optimiser(**{"rate": 1e-2, **optimiser})
-    return stepping(model, Supervised(CrossEntropy()), spec, Batches(), accumulate=accumulate, average=average, seed=3)
+    model = create("vit-digits", depth=2, dropout=optimizer.pop("dropout", 0.0))
+    spec = Optimizer(**{"lr": 1e-2, **optimizer})
+    return stepping(model, Supervised(CrossEntropy()), spec, Batches(), accumulate=accumulate, ema=ema, seed=3)
 
 
 class Batches:
@@ -78,7 +78,7 @@ def test_accumulation_equals_the_large_batch(parts: int, weighted: bool) -> None
 
 
 def test_clipping_is_torchs() -> None:
-    state, stepper = make(clip=0.01, name="sgd", momentum=0.0, rate=1.0)
+    state, stepper = make(clip=0.01, name="sgd", momentum=0.0, lr=1.0)
     before = weights(state)
     loss, _ = state.objective.loss(state.model, batch(0), NOW)
     gradients = torch.autograd.grad(loss, list(state.model.parameters()))
@@ -91,20 +91,20 @@ def test_clipping_is_torchs() -> None:
 
 
 def test_what_is_not_finite_changes_nothing() -> None:
-    state, stepper = make(average=0.9)
+    state, stepper = make(ema=0.9)
     stepper.feed.spoilt = frozenset({1})  # pyright: ignore[reportAttributeAccessIssue]
     stepper(0, 1.0)
-    before, averaged = weights(state), [value.clone() for value in state.average.values] if state.average else []
+    before, averaged = weights(state), [value.clone() for value in state.ema.values] if state.ema else []
     assert stepper(1, 1.0) is False
     assert all(torch.equal(a, b) for a, b in zip(weights(state), before, strict=True))
-    assert state.average is not None
-    assert all(torch.equal(a, b) for a, b in zip(state.average.values, averaged, strict=True))
+    assert state.ema is not None
+    assert all(torch.equal(a, b) for a, b in zip(state.ema.values, averaged, strict=True))
     assert stepper(2, 1.0) is True
     assert stepper.read()["loss"] < 10
 
 
 def test_sam_uses_the_gradient_at_the_perturbed_weights() -> None:
-    state, stepper = make(sam=0.5, name="sgd", momentum=0.0, rate=1.0)
+    state, stepper = make(sam=0.5, name="sgd", momentum=0.0, lr=1.0)
     plain, _ = make()
     loss, _ = plain.objective.loss(plain.model, batch(0), NOW)
     parameters = list(plain.model.parameters())
@@ -133,21 +133,21 @@ def test_dropout_depends_on_the_step_alone() -> None:
 
 @pytest.mark.parametrize("name", ["adamw", "sgd", "lion", "muon"])
 def test_a_checkpoint_goes_on_to_the_bit(name: str, tmp_path: Path) -> None:
-    state, stepper = make(name=name, average=0.9, dropout=0.1)
+    state, stepper = make(name=name, ema=0.9, dropout=0.1)
     for i in range(3):
         stepper(i, 1.0)
     state.progress.step = 3
     path = checkpoints.write(tmp_path / "a folder", state)
-    again, step_again = make(name=name, average=0.9, dropout=0.1)
+    again, step_again = make(name=name, ema=0.9, dropout=0.1)
     checkpoints.read(path, again)
     assert again.progress.step == 3
     for i in range(3, 6):
         stepper(i, 1.0)
         step_again(i, 1.0)
     assert all(torch.equal(a, b) for a, b in zip(weights(state), weights(again), strict=True))
-    assert state.average is not None
-    assert again.average is not None
-    assert all(torch.equal(a, b) for a, b in zip(state.average.values, again.average.values, strict=True))
+    assert state.ema is not None
+    assert again.ema is not None
+    assert all(torch.equal(a, b) for a, b in zip(state.ema.values, again.ema.values, strict=True))
 
 
 def test_last_and_best_are_kept_and_partial_ones_ignored(tmp_path: Path) -> None:
@@ -227,7 +227,7 @@ class Headed(Objective):
 def test_an_objectives_own_head_is_trained_and_told_of_every_step_made() -> None:
     torch.manual_seed(0)
     model, objective = create("vit-digits", depth=1), Headed()
-    spec = Optimiser(name="sgd", momentum=0.0, weight_decay=0.0, rate=0.5)
+    spec = Optimizer(name="sgd", momentum=0.0, weight_decay=0.0, lr=0.5)
     before, feed = objective.own.weight.detach().clone(), Batches()
     feed.spoilt = frozenset({1})
     _, stepper = stepping(model, objective, spec, feed)
@@ -250,7 +250,7 @@ class Players(Objective):
         del model
         return (
             Phase("generator", self.loss, lambda name: name.startswith("model.")),
-            Phase("critic", self.tell, lambda name: name.startswith("objective."), {"rate": 0.25}),
+            Phase("critic", self.tell, lambda name: name.startswith("objective."), {"lr": 0.25}),
         )
 
     def loss(self, model: Model, batch: Batch, progress: torch.Tensor) -> tuple[torch.Tensor, Metrics]:
@@ -263,11 +263,11 @@ class Players(Objective):
         return made.mean() - real.mean(), {"gap": (real.mean() - made.mean()).detach()}
 
 
-def playing(**optimiser: Any) -> tuple[State, Stepper]:
+def playing(**optimizer: Any) -> tuple[State, Stepper]:
     torch.manual_seed(0)
     model = create("vit-digits", depth=1)
     torch.nn.init.normal_(model.get_parameter("head.weight"))
-    spec = Optimiser(**{"name": "sgd", "momentum": 0.0, "weight_decay": 0.0, "rate": 0.5, **optimiser})
+    spec = Optimizer(**{"name": "sgd", "momentum": 0.0, "weight_decay": 0.0, "lr": 0.5, **optimizer})
     return stepping(model, Players(), spec, Batches())
 
 
@@ -287,10 +287,10 @@ def test_two_players_take_turns_and_each_phase_changes_its_own_parameters_alone(
         for value in values.values():
             value.requires_grad_(True)
         gradients = torch.autograd.grad(loss(state.model, batch(0), NOW)[0], [values[name] for name in own])
-        rate = 0.5 if turn.name == "generator" else 0.25
+        lr = 0.5 if turn.name == "generator" else 0.25
         made = took(self, turn, *args)
         for name, gradient in zip(own, gradients, strict=True):
-            torch.testing.assert_close(values[name].detach(), before[name] - rate * gradient)
+            torch.testing.assert_close(values[name].detach(), before[name] - lr * gradient)
         moved = {name for name, value in values.items() if not torch.equal(value, before[name])}
         seen[turn.name] = (moved, before)
         return made
@@ -323,13 +323,13 @@ def test_players_that_take_turns_go_on_to_the_bit(tmp_path: Path) -> None:
 def test_an_objectives_groups_may_have_their_own_rate_and_decay() -> None:
     class Slow(Headed):
         def param_groups(self) -> list[dict[str, Any]]:
-            return [{"params": list(self.parameters()), "rate": 0.1, "weight_decay": 0.3}]
+            return [{"params": list(self.parameters()), "lr_scale": 0.1, "weight_decay": 0.3}]
 
-    spec = Optimiser(weight_decay=0.05)
-    [optimiser] = build(create("vit-digits", depth=1), Slow().param_groups(), spec)
-    assert (optimiser.param_groups[-1]["rate"], optimiser.param_groups[-1]["weight_decay"]) == (0.1, 0.3)
-    [optimiser] = build(create("vit-digits", depth=1), Headed().param_groups(), spec)
-    weight, bias = optimiser.param_groups[-2:]
+    spec = Optimizer(weight_decay=0.05)
+    [optimizer] = build(create("vit-digits", depth=1), Slow().param_groups(), spec)
+    assert (optimizer.param_groups[-1]["rate"], optimizer.param_groups[-1]["weight_decay"]) == (0.1, 0.3)
+    [optimizer] = build(create("vit-digits", depth=1), Headed().param_groups(), spec)
+    weight, bias = optimizer.param_groups[-2:]
     assert (weight["weight_decay"], bias["weight_decay"], weight["rate"]) == (0.05, 0.0, 1.0)
 
 

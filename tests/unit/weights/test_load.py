@@ -14,7 +14,7 @@ from vitlab.core.errors import CheckpointError, ConfigError, Error, UnknownNameE
 from vitlab.models import FAMILIES
 from vitlab.models.create import empty_model, family_of
 from vitlab.models.vit import ViT, ViTConfig
-from vitlab.models.zoo import ZOO
+from vitlab.models.zoo.rows import ZOO
 from vitlab.weights import hub
 from vitlab.weights.imagenet import imagenet_labels
 from vitlab.weights.load import formats, load, save
@@ -217,7 +217,7 @@ def test_parts_that_the_file_does_not_hold(saved: Path) -> None:
     [
         ({"widht": 16}, "no field 'widht'.*Did you mean width"),
         ({"depth": "two"}, "depth must be a whole number"),
-        ({"num_classes": -1}, "num_classes must not be negative"),
+        ({"num_classes": -1}, "num_classes must be at least 0"),
         ({"image_size": 18}, "do not divide an image of 18 x 18"),
         ({"width": 32}, "has the shape"),
     ],

@@ -13,10 +13,10 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 from torch import Tensor
 
+from peers import timm
 from unit.weights import numpy_vit as reference
 from unit.weights.comparing import IMAGES, answers, assert_same, random_model
 from vitlab.core.errors import ConfigError
-from vitlab.core.peers import import_timm
 from vitlab.models.positions import AddedPositions
 from vitlab.models.vit import ViT
 from vitlab.weights.load import load, save
@@ -56,7 +56,7 @@ def test_a_smaller_patch_is_the_least_squares_answer(old: int, new: int) -> None
 @pytest.mark.parametrize("new", [4, 12, 16])
 def test_patches_resize_as_timms_do(new: int) -> None:
     """timm's is FlexiViT's own rule, by default with cubic, antialiased pixels; asked for ours it must agree."""
-    resample = import_timm().layers.resample_patch_embed
+    resample = timm.layers.resample_patch_embed
     weight = torch.randn(6, 3, 8, 8)
     theirs = resample(weight, [new, new], interpolation="bilinear", antialias=new < 8)
     ours = rearrange(resize_patches(weight.flatten(1), new, old_size=8), "d (c p q) -> d c p q", p=new, q=new)
@@ -125,6 +125,23 @@ def test_every_kind_of_positions_goes_to_another_grid_on_load_as_at_call_time(tm
     assert len(moved.load_report.adapted) == 1
     assert moved.config.grid == (3, 6)
     np.testing.assert_allclose(answers(moved, images), expected, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "at"),
+    [("learned", "relative", "every"), ("relative", "learned", "stem"), ("relative", "relative2d", "every")],
+)
+def test_positions_of_another_kind_start_fresh_at_their_own_place(tmp_path: Path, old: Any, new: Any, at: str) -> None:
+    """With tables of zeros they are none at all."""
+    save(random_model(positions=old), tmp_path / "model")
+    changed = load(tmp_path / "model", positions=new)
+    assert changed.config.positions_at == at
+    assert changed.load_report.lines() == [f"Positions changed from '{old}' to '{new}': the file's are not used."]
+    tables = [value for name, value in changed.state_dict().items() if name.startswith("positions.")]
+    assert all(0 < float(table.std()) < 0.04 for table in tables)  # normal, of .02
+    for table in tables:
+        table.zero_()
+    assert_same(changed, answers(load(tmp_path / "model", positions="none"), IMAGES), exactly=False)
 
 
 @pytest.mark.parametrize("num_classes", [2, 7])

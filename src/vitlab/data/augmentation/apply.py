@@ -3,7 +3,7 @@
 from jaxtyping import Int, UInt8
 from torch import Tensor
 
-from vitlab.data.augmentation.colour import BY_LEVEL, blur, by_level, saturate, sharpen
+from vitlab.data.augmentation.color import BY_LEVEL, blur, by_level, saturate, sharpen
 from vitlab.data.augmentation.config import Augmentation
 from vitlab.data.augmentation.draws import FLIP, PAD, Key, numbers, one_image, whole
 from vitlab.data.augmentation.geometry import WARPS, cutout, flip, shift, warp, warp_masks, warp_to_nearest
@@ -74,8 +74,8 @@ def _moves(aug: Augmentation, places: Tensor, key: Key) -> tuple[Tensor, Tensor]
 
 
 def operate(tables: Tables, images: UInt8[Tensor, "b 3 h w"], stage: Stage) -> UInt8[Tensor, "b 3 h w"]:
-    """One operation a sample, out of the stage's."""
-    op, value, ops, centre, nearest = stage
+    """One operation per sample, out of the stage's."""
+    op, value, ops, center, nearest = stage
     if ops & WARPS:
         images = (warp_to_nearest if nearest else warp)(images, op, value, tables)
     if ops & BY_LEVEL:
@@ -87,6 +87,6 @@ def operate(tables: Tables, images: UInt8[Tensor, "b 3 h w"], stage: Stage) -> U
     if Op.BLUR in ops:
         images = blur(images, op, value, tables)
     if Op.CUTOUT in ops:
-        assert centre is not None, "a cutout has a place"
-        images = cutout(images, op, value, centre, tables)
+        assert center is not None, "a cutout has a place"
+        images = cutout(images, op, value, center, tables)
     return images

@@ -1,8 +1,10 @@
 """What an augmentation is: one typed, JSON-able description."""
 
-from dataclasses import dataclass
+from collections.abc import Collection
+from dataclasses import dataclass, replace
 from typing import Literal, TypeAlias
 
+from vitlab.core.bounds import Fraction, NonNegativeFloat, NonNegativeInt, Probability
 from vitlab.core.config import check_fields
 from vitlab.core.errors import ConfigError
 
@@ -33,55 +35,50 @@ class Augmentation:
     crop: Crop = "paper"
     """paper: random resized crop; pad: shifted by up to `pad` pixels; resize: the whole picture; part: `crop_part` of
     each side, anywhere, as a resize to a larger square and a crop from it would take."""
-    crop_part: float = 0.875  # of each side, for crop=part
+    crop_part: Fraction = 0.875  # of each side, for crop=part
     crop_area: tuple[float, float] = (0.05, 1.0)  # of the picture, for crop=paper
     crop_aspect: tuple[float, float] = (3 / 4, 4 / 3)  # width / height, for crop=paper
-    pad: int = 4  # pixels on each side, for crop=pad
+    pad: NonNegativeInt = 4  # pixels on each side, for crop=pad
     pad_mode: Literal["zero", "reflect"] = "zero"  # what is there, for crop=pad: black, or the picture mirrored
-    flip: float = 0.5  # the probability of a left-right flip
+    flip: Probability = 0.5  # the probability of a left-right flip
     policy: Policy = "none"  # which operations of colour and shape are applied, after the crop
-    num_ops: int = 2  # operations an image, for both randaugments
+    num_ops: int = 2  # operations per image, for both randaugments
     magnitude: float = 9.0  # how strong they are, 0 to 30, for both randaugments
-    magnitude_std: float = 0.5  # how far the magnitude varies, for randaugment
-    op_prob: float = 0.5  # the probability of each operation, for randaugment
+    magnitude_std: NonNegativeFloat = 0.5  # how far the magnitude varies, for randaugment
+    op_prob: Probability = 0.5  # the probability of each operation, for randaugment
     fill: tuple[int, int, int] = (128, 128, 128)  # where geometric operations look outside the picture
-    jitter: float = 0.0  # brightness, contrast and saturation by a factor in [1 - jitter, 1 + jitter], in random order
-    erase: float = 0.0  # the probability of erasing a rectangle
+    jitter: Probability = 0.0  # brightness, contrast and saturation times 1 - jitter to 1 + jitter, in random order
+    erase: Probability = 0.0  # the probability of erasing a rectangle
     erase_area: tuple[float, float] = (0.02, 1 / 3)  # the rectangle's, of the picture
     erase_aspect: tuple[float, float] = (0.3, 1 / 0.3)  # height / width of the rectangle
     erase_mode: Literal["pixel", "random", "const"] = "pixel"  # noise, one random colour, or the mean colour
-    mixup: float = 0.0  # alpha of Beta(alpha, alpha), from which the share of a second image comes; 0: off
-    cutmix: float = 0.0  # alpha of the area of a second image's rectangle; 0: off
-    mix_prob: float = 1.0  # the probability that a pair is mixed at all
-    mix_switch: float = 0.5  # the probability of cutmix where both are on
+    mixup: NonNegativeFloat = 0.0  # alpha of Beta(alpha, alpha), from which the share of a second image comes; 0: off
+    cutmix: NonNegativeFloat = 0.0  # alpha of the area of a second image's rectangle; 0: off
+    mix_prob: Probability = 1.0  # the probability that a pair is mixed at all
+    mix_switch: Probability = 0.5  # the probability of cutmix where both are on
     mix_until: str = "100%"  # how long images are mixed: '85%' of the run, '130 epochs'
 
     def __post_init__(self) -> None:
         check_fields(self, "augmentation.")
-        for name in ("flip", "op_prob", "erase", "mix_prob", "mix_switch"):
-            if not 0 <= (value := getattr(self, name)) <= 1:
-                raise ConfigError(f"augmentation: {name} is a probability between 0 and 1, not {value}.")
         for name in ("crop_area", "erase_area"):
             low, high = getattr(self, name)
             if not 0 < low <= high <= 1:
-                raise ConfigError(f"augmentation: {name} is a range of fractions like [0.05, 1], not {[low, high]}.")
+                raise ConfigError(f"augmentation.{name} is a range of fractions like [0.05, 1], not {[low, high]}.")
         for name in ("crop_aspect", "erase_aspect"):
             low, high = getattr(self, name)
             if not 0 < low <= high < float("inf"):
-                raise ConfigError(f"augmentation: {name} is a range of ratios like [0.75, 1.33], not {[low, high]}.")
-        for name in ("magnitude_std", "mixup", "cutmix", "pad"):
-            if not 0 <= (value := getattr(self, name)) < float("inf"):
-                raise ConfigError(f"augmentation: {name} must not be negative: {value}.")
-        if not 0 < self.crop_part <= 1:
-            raise ConfigError(f"augmentation: crop_part is a fraction above 0 and at most 1, not {self.crop_part}.")
+                raise ConfigError(f"augmentation.{name} is a range of ratios like [0.75, 1.33], not {[low, high]}.")
         if not 0 <= self.magnitude <= MAX_MAGNITUDE:
-            raise ConfigError(f"augmentation: magnitude is between 0 and {MAX_MAGNITUDE:g}, not {self.magnitude}.")
-        if not 0 <= self.jitter <= 1:
-            raise ConfigError(f"augmentation: jitter is between 0 and 1, not {self.jitter}.")
+            raise ConfigError(f"augmentation.magnitude is between 0 and {MAX_MAGNITUDE:g}, not {self.magnitude}.")
         if not 1 <= self.num_ops <= MAX_OPS:
-            raise ConfigError(f"augmentation: num_ops is between 1 and {MAX_OPS}, not {self.num_ops}.")
+            raise ConfigError(f"augmentation.num_ops is between 1 and {MAX_OPS}, not {self.num_ops}.")
         if not all(0 <= value <= 255 for value in self.fill):
-            raise ConfigError(f"augmentation: fill is a colour of three bytes, not {list(self.fill)}.")
+            raise ConfigError(f"augmentation.fill is a colour of three bytes, not {list(self.fill)}.")
+
+    def without(self, changes: Collection[Literal["crop", "flip"]]) -> "Augmentation":
+        """This without crops or flips, for a data set whose labels they change."""
+        crop, flip = ("resize" if "crop" in changes else self.crop), (0.0 if "flip" in changes else self.flip)
+        return replace(self, crop=crop, flip=flip)
 
     @property
     def magnitude_end(self) -> float:

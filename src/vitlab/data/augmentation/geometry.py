@@ -98,14 +98,14 @@ def cutout(
     images: UInt8[Tensor, "b 3 h w"],
     op: Int[Tensor, "b"],
     value: Float[Tensor, "b"],
-    centre: Float[Tensor, "b 2"],
+    center: Float[Tensor, "b 2"],
     tables: Tables,
 ) -> UInt8[Tensor, "b 3 h w"]:
     """CUTOUT: a square of `fill` of twice that side, about a drawn pixel; what lies beyond the edge is cut off."""
     height, width = images.shape[2:]
     reach = torch.where(op == Op.CUTOUT.value, value, 0.0).long().view(-1, 1, 1, 1)
-    down = torch.arange(height, device=images.device).view(-1, 1) - whole(centre[:, 0], height).view(-1, 1, 1, 1)
-    right = torch.arange(width, device=images.device) - whole(centre[:, 1], width).view(-1, 1, 1, 1)
+    down = torch.arange(height, device=images.device).view(-1, 1) - whole(center[:, 0], height).view(-1, 1, 1, 1)
+    right = torch.arange(width, device=images.device) - whole(center[:, 1], width).view(-1, 1, 1, 1)
     inside = (down >= -reach) & (down < reach) & (right >= -reach) & (right < reach)
     return torch.where(inside, tables.fill.view(1, 3, 1, 1), images)
 

@@ -13,12 +13,12 @@ from vitlab.data.augmentation.tables import Tables, look_up
 
 
 class Stage(NamedTuple):
-    """One operation a sample, its value, and which operations can occur: what cannot is not computed."""
+    """One operation per sample, its value, and which operations can occur: what cannot is not computed."""
 
     op: Int[Tensor, "b"]
     value: Float[Tensor, "b"]
     ops: frozenset[Op]
-    centre: Float[Tensor, "b 2"] | None = None  # of cutouts, where they can occur: fractions of height and width
+    center: Float[Tensor, "b 2"] | None = None  # of cutouts, where they can occur: fractions of height and width
     nearest: bool = False  # whether maps take the nearest pixel, not the four around
 
 
@@ -66,7 +66,7 @@ def _official(aug: Augmentation, tables: Tables, places: Tensor, key: Key, heigh
     found: list[Stage] = []
     for i in range(aug.num_ops):
         stage = _stage(aug, tables, choice[:, i], torch.ones_like(drawn[:, i, 0]), drawn[:, i, 3])
-        stage = stage._replace(centre=drawn[:, i, 1:3], nearest=True)
+        stage = stage._replace(center=drawn[:, i, 1:3], nearest=True)
         found.append(_moved_by_pixels(stage, height, width))
     return found
 

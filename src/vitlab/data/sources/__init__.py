@@ -1,1 +1,1 @@
-"""Where data sets come from, one file a source."""
+"""Where data sets come from, one file per source."""

@@ -247,7 +247,7 @@ def _labels(splits: Mapping[str, list[Any]], names: list[str] | None, where: str
 
 
 def _from_lists(splits: Mapping[str, list[list[Any]]], names: list[str] | None, where: str) -> Labels:
-    """Several labels an image: class numbers or names, or a 0 or 1 for each class."""
+    """Several labels per image: class numbers or names, or a 0 or 1 for each class."""
     rows = [row for found in splits.values() for row in found]
     odd = [str(value) for row in rows for value in row if not isinstance(value, int | float | str)]
     if odd:

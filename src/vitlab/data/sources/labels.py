@@ -37,7 +37,7 @@ def read_lines(path: Path) -> list[str]:
 
 
 def class_names_beside(folder: Path) -> list[str] | None:
-    """The names of the classes, one a line, where a file beside the data gives them."""
+    """The names of the classes, one per line, where a file beside the data gives them."""
     for name in CLASS_FILES:
         if (folder / name).is_file():
             names = read_lines(folder / name)
@@ -87,7 +87,7 @@ def from_texts(splits: Mapping[str, Sequence[str]]) -> Labels:
 
 
 def from_sets(splits: Mapping[str, Sequence[Sequence[str]]]) -> Labels:
-    """One column a class from several names an image; none is allowed."""
+    """One column per class from several names an image; none is allowed."""
     classes = sorted({name for rows in splits.values() for row in rows for name in row}, key=natural)
     number = {name: i for i, name in enumerate(classes)}
     found: dict[str, Array] = {}
@@ -100,7 +100,7 @@ def from_sets(splits: Mapping[str, Sequence[Sequence[str]]]) -> Labels:
 
 
 def from_columns(splits: Mapping[str, Array], names: Sequence[str]) -> Labels:
-    """Columns of 0 and 1, one a class; where every row has exactly one 1 they are class numbers in disguise."""
+    """Columns of 0 and 1, one per class; where every row has exactly one 1 they are class numbers in disguise."""
     if all((columns.sum(axis=1) == 1).all() for columns in splits.values()):
         found = {split: columns.argmax(axis=1).astype(np.int64) for split, columns in splits.items()}
         return Labels(tuple(names), found, notes=["Every image has exactly one class, so it is a single-label set."])

@@ -1,4 +1,4 @@
-"""CSV files that name images and their labels: one label a row, several, or a column of 0 and 1 for each class."""
+"""CSV files that name images and their labels: one label per row, several, or a column of 0 and 1 for each class."""
 
 import csv
 import itertools

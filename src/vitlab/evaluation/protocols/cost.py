@@ -33,8 +33,7 @@ class CostOptions:
 
 
 def run(request: "Request") -> Result:
-    from vitlab.evaluation.cost import spent
-    from vitlab.evaluation.costing import measure_cost
+    from vitlab.evaluation.cost import measure_cost, spent
     from vitlab.evaluation.request import run_flops
     from vitlab.evaluation.subject import subject_of
 

@@ -15,7 +15,7 @@ log = logging.getLogger("vitlab")
 
 @dataclass(frozen=True, kw_only=True)
 class FewshotOptions:
-    """Least squares on frozen features of a few images a class."""
+    """Least squares on frozen features of a few images per class."""
 
     shots: tuple[int, ...] = ()
     """Images a class; by default those of 1, 5, 10, 25 that every class has."""
@@ -77,7 +77,7 @@ def _possible_shots(on: "Measurement", asked: tuple[int, ...]) -> tuple[int, ...
 
 PROTOCOL = Protocol(
     name="fewshot",
-    summary="least squares on the features of 1, 5, 10, 25 images a class",
+    summary="least squares on the features of 1, 5, 10, 25 images per class",
     options=FewshotOptions,
     examples=("--model B_16.npz --data cifar100 --shots 1 5 10", "--model B_16.npz --data pets --sweep"),
     run=run,

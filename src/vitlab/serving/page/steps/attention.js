@@ -20,10 +20,12 @@ export function attention(model) {
   const [rows, columns] = model.grid;
   const grid = new Grid(step.frame, rows, columns, "attention.grid", { choose: (patch) => set({ patch }) });
   const { layers, heads } = model.attention;
-  const every = (rows * columns + model.num_prefix) ** 2 <= model.limits.values; // whether all tokens fit one answer
+  const tokens = rows * columns + model.num_prefix;
+  const every = tokens ** 2 <= model.limits.values; // whether all tokens fit one answer
   const layer = document.getElementById("attention-layer");
   const head = document.getElementById("attention-head");
   const thumbnails = document.getElementById("attention-heads");
+  const caption = thumbnails.previousElementSibling;
   const choices = [...step.root.querySelectorAll("input[name=from]")];
   layer.max = layers;
   layer.addEventListener("input", () => set({ layer: Number(layer.value) }));
@@ -81,13 +83,20 @@ export function attention(model) {
     step.note(told.join(" "));
   }
 
+  /** A map of each head from where the large one is; from the answer, where all tokens of all heads are too many. */
   async function showHeads(mine) {
-    const maps = (await answers.get(`v1/attention?layer=${state.layer}&rollout=false`)).images[0].heads;
+    const ofPatch = state.from === "patch" && heads[state.layer - 1] * tokens ** 2 <= model.limits.values;
+    const at = `v1/attention?layer=${state.layer}&rollout=false${ofPatch ? "&rows=all" : ""}`;
+    const found = (await answers.get(at)).images[0].heads;
     if (mine !== asked) return;
+    const maps = found.map((map) => (ofPatch ? map[model.num_prefix + state.patch].slice(model.num_prefix) : map.flat()));
+    const words = ofPatch ? "attention.heads.patch" : "attention.heads";
+    [caption.dataset.t, caption.textContent] = [words, say(words)];
+    thumbnails.dataset.tLabel = words;
+    thumbnails.setAttribute("aria-label", say(words));
     while (thumbnails.children.length > maps.length) thumbnails.lastChild.remove();
     while (thumbnails.children.length < maps.length) thumbnails.append(thumbnail(thumbnails.children.length + 1));
-    maps.forEach((map, k) => {
-      const over = map.flat();
+    maps.forEach((over, k) => {
       const button = thumbnails.children[k];
       paintCanvas(button.firstChild, over, rows, columns, { low: 0, high: range(over).high });
       button.setAttribute("aria-label", say("attention.one", { number: number(k + 1) }));

@@ -1,0 +1,1 @@
+"""Data sets as their authors publish them, one file each."""

@@ -1,0 +1,1 @@
+"""Any classification model of timm's in our contract."""

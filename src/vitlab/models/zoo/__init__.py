@@ -1,0 +1,1 @@
+"""The zoo: tables of rows, one per kind of family."""

@@ -1,0 +1,1 @@
+"""Containers of named tensors: .npz, .safetensors, msgpack, pickles that may not run code."""

@@ -1,0 +1,157 @@
+"""Files of named tensors, read one at a time: .npz, .safetensors, V-MoE's .index, and pickles that may not run code."""
+
+import json
+import pickle
+import zipfile
+from pathlib import Path
+from typing import Any, final
+
+import torch
+from safetensors import SafetensorError, safe_open
+from torch import Tensor
+
+from vitlab.core.errors import CheckpointError
+from vitlab.weights.files.container import TensorFile, reason
+from vitlab.weights.files.npz import NpzFile
+from vitlab.weights.google.shards import FlaxShards
+
+PICKLES = (".pth", ".pt", ".bin", ".ckpt", ".tar")
+
+
+def open_tensors(path: Path) -> TensorFile:
+    """The tensors of a file, whatever container its first bytes say it is."""
+    if not path.is_file():
+        kind = "a folder" if path.is_dir() else "no such file"
+        raise CheckpointError(f"{path}: {kind}; a checkpoint file was expected.")
+    try:
+        with path.open("rb") as stream:
+            head = stream.read(16)
+    except OSError as error:
+        raise CheckpointError(f"{path}: cannot be read ({error.strerror}).") from error
+    if not head:
+        raise CheckpointError(f"{path}: the file is empty.")
+    if path.suffix == ".npz":
+        return NpzFile(path)
+    if path.suffix == ".safetensors" or head[8:9] == b"{":
+        return SafetensorsFile(path)
+    if path.suffix in PICKLES:
+        return PickleFile(path)
+    if path.suffix == ".index":
+        return FlaxShards(path)
+    raise CheckpointError(
+        f"{path}: not a checkpoint that vitlab knows; it reads .npz, .safetensors, .index and"
+        f" {', '.join(PICKLES[:3])} files."
+    )
+
+
+@final
+class SafetensorsFile(TensorFile):
+    """Hugging Face's safetensors; opened anew for each tensor so that mapped pages do not pile up."""
+
+    def __init__(self, path: Path) -> None:
+        super().__init__(path)
+        try:
+            with safe_open(path, framework="pt") as file:
+                self.metadata = dict(file.metadata() or {})
+                for name in file.keys():  # noqa: SIM118 (not a mapping)
+                    self.shapes[name] = tuple(file.get_slice(name).get_shape())
+        except (SafetensorError, OSError, ValueError) as error:
+            raise CheckpointError(f"{path}: not a safetensors file, or truncated ({reason(error)}).") from error
+
+    def __getitem__(self, name: str) -> Tensor:
+        if name not in self.shapes:
+            raise KeyError(name)
+        with safe_open(self.path, framework="pt") as file:
+            return file.get_tensor(name).clone()
+
+
+@final
+class PickleFile(TensorFile):
+    """A state dict of torch.save, read with weights_only so that nothing in it can run."""
+
+    NESTED = ("state_dict", "model", "model_state", "module", "teacher", "params")
+
+    def __init__(self, path: Path) -> None:
+        super().__init__(path)
+        try:
+            content = torch.load(path, map_location="cpu", weights_only=True, mmap=zipfile.is_zipfile(path))
+        except pickle.UnpicklingError as error:
+            if "Weights only load failed" in str(error) or "weights_only" in str(error):
+                raise CheckpointError(
+                    f"{path}: the pickle holds more than tensors and could run code; it is not read."
+                    " Save its state dict alone, or as .safetensors."
+                ) from error
+            raise CheckpointError(f"{path}: not a torch checkpoint, or damaged ({reason(error)}).") from error
+        except Exception as error:  # torch raises many kinds for damaged files
+            raise CheckpointError(f"{path}: not a torch checkpoint, or damaged ({reason(error)}).") from error
+        self._tensors = self._find(content)
+        self.shapes = {name: tuple(value.shape) for name, value in self._tensors.items()}
+
+    def _find(self, content: Any) -> dict[str, Tensor]:
+        for _ in range(3):
+            if not isinstance(content, dict):
+                break
+            tensors = {str(k): v for k, v in content.items() if isinstance(v, Tensor)}
+            if tensors:
+                prefix = "module." if all(name.startswith("module.") for name in tensors) else ""
+                return {name.removeprefix(prefix): value for name, value in tensors.items()}
+            inner = [content[key] for key in self.NESTED if isinstance(content.get(key), dict)]
+            if not inner:
+                break
+            content = inner[0]
+        raise CheckpointError(f"{self.path}: no state dict of tensors was found in it.")
+
+    def __getitem__(self, name: str) -> Tensor:
+        return self._tensors[name].clone()
+
+
+@final
+class ShardedFile(TensorFile):
+    """Several files behind one index."""
+
+    def __init__(self, path: Path) -> None:
+        super().__init__(path)
+        index = read_json(path).get("weight_map")
+        if not isinstance(index, dict):
+            raise CheckpointError(f"{path}: 'weight_map' is missing.")
+        folder = path.parent.resolve()
+        parts: dict[str, TensorFile] = {}
+        for part in sorted({str(value) for value in index.values()}):
+            if (folder / part).parent != folder:
+                raise CheckpointError(f"{path}: '{part}' lies outside the folder; it is not read.")
+            parts[part] = open_tensors(path.parent / part)
+        self._parts = parts
+        self._index = {str(name): str(part) for name, part in index.items()}
+        for name, part in self._index.items():
+            if name not in parts[part].shapes:
+                raise CheckpointError(f"{path}: '{name}' is not in {part}; the checkpoint is incomplete.")
+            self.shapes[name] = parts[part].shapes[name]
+
+    def __getitem__(self, name: str) -> Tensor:
+        return self._parts[self._index[name]][name]
+
+
+def open_folder(folder: Path) -> TensorFile:
+    """The weights of a folder: safetensors first, then pickles, whole or in shards, or the only .npz."""
+    for stem in ("model.safetensors", "pytorch_model.bin"):
+        if (folder / stem).is_file():
+            return open_tensors(folder / stem)
+        if (folder / f"{stem}.index.json").is_file():
+            return ShardedFile(folder / f"{stem}.index.json")
+    arrays = sorted(folder.glob("*.npz"))
+    if len(arrays) == 1:
+        return open_tensors(arrays[0])
+    raise CheckpointError(f"{folder}: no model.safetensors, pytorch_model.bin or single .npz in this folder.")
+
+
+def read_json(path: Path) -> dict[str, Any]:
+    """A JSON object from a file, or a CheckpointError."""
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError as error:
+        raise CheckpointError(f"{path}: no such file.") from error
+    except (OSError, ValueError) as error:
+        raise CheckpointError(f"{path}: not readable as JSON ({reason(error)}).") from error
+    if not isinstance(content, dict):
+        raise CheckpointError(f"{path}: a JSON object was expected.")
+    return content

@@ -1,0 +1,1 @@
+"""Google's checkpoints: vit_jax, big_vision, BiT, V-MoE."""

@@ -1,0 +1,1 @@
+"""transformers' checkpoints: folders with config.json."""

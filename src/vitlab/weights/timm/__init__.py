@@ -1,0 +1,1 @@
+"""timm's checkpoints: state dicts, and the hub's folders."""
