@@ -1,17 +1,24 @@
-"""Loading a ViT-L/16 from Google's .npz and from .safetensors, beside timm: seconds and extra memory.
+"""Loading a ViT-L/16 beside timm, and what the checksums cost of writing 1 GB.
 
-    python benchmarks/checkpoints.py [--rounds 5]
+    python benchmarks/checkpoints.py [--rounds 5] [--only loading|writing]
 
-Each load is a process of its own: the packages are imported first, then the clock starts and the peak of the resident
-memory is reset. The files are random weights of the right shapes, written once into a temporary folder.
+Loading is from Google's .npz and from .safetensors: seconds and extra memory. Each load is a process of its own: the
+packages are imported first, then the clock starts and the peak of the resident memory is reset. The files are random
+weights of the right shapes, written once into a temporary folder.
+
+Writing is of a checkpoint of a ViT-B/16 with AdamW's moments, and of a ViT-L/16 in the native format, to the disk of
+the working directory: seconds of the write, and seconds of it in which checksums are taken. A native folder's are taken
+while its file is synced.
 """
 
 import argparse
 import json
+import shutil
 import statistics
 import subprocess
 import sys
 import tempfile
+import time
 from pathlib import Path
 
 CHILD = """
@@ -48,10 +55,61 @@ def measure(library: str, path: Path) -> dict[str, float]:
     return json.loads(result.stdout.splitlines()[-1])
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--rounds", type=int, default=5)
-    arguments = parser.parse_args()
+def writing(rounds: int) -> None:
+    """Seconds of writes, and of their checksums: medians of the rounds."""
+    import torch
+
+    import vitlab
+    from vitlab.objectives.cross_entropy import CrossEntropy
+    from vitlab.objectives.supervised import Supervised
+    from vitlab.training import checkpoints
+    from vitlab.training.learner import Learner
+    from vitlab.training.optimizers import Optimizer, build
+    from vitlab.training.state import State
+    from vitlab.weights import native
+
+    plain, spent = checkpoints.checksum, [0.0]
+
+    def timed(path: Path) -> str:
+        start = time.perf_counter()
+        found = plain(path)
+        spent[0] += time.perf_counter() - start
+        return found
+
+    checkpoints.checksum = native.checksum = timed
+    model = vitlab.create("vit-b16-224")
+    learner = Learner(model, Supervised(CrossEntropy()))
+    optimizers = build(model, [], Optimizer(name="adamw"))
+    for parameter in model.parameters():
+        torch.nn.init.normal_(parameter, std=0.02)
+        parameter.grad = torch.randn_like(parameter)
+    for optimizer in optimizers:
+        optimizer.step()
+    state = State(learner, {"train": optimizers})
+    large = vitlab.create("vit-l16-224")
+    print("| written | size | s | of which checksums | share |")
+    print("|-|-|-|-|-|")
+    with tempfile.TemporaryDirectory(dir=Path.cwd()) as folder:
+        writes = {
+            "a run's checkpoint": lambda: checkpoints.write(Path(folder), state),
+            "a native folder": lambda: vitlab.save(large, Path(folder, "native")),
+        }
+        for name, write in writes.items():
+            found: list[tuple[float, float]] = []
+            for _ in range(rounds):
+                spent[0], start = 0.0, time.perf_counter()
+                write()
+                found.append((time.perf_counter() - start, spent[0]))
+            size = sum(file.stat().st_size for file in Path(folder).rglob("*") if file.is_file())
+            for file in Path(folder).iterdir():
+                shutil.rmtree(file)
+            whole, sums = (statistics.median(values) for values in zip(*found, strict=True))
+            share = statistics.median(part / seconds for seconds, part in found)
+            print(f"| {name} | {size / 1e9:.2f} GB | {whole:.2f} | {sums:.2f} | {share:.1%} |", flush=True)
+
+
+def loading(rounds: int) -> None:
+    """Seconds and extra memory of loading, ours and timm's."""
     import torch
 
     import vitlab
@@ -70,14 +128,25 @@ def main() -> None:
         del exact
         for name, path in files.items():
             size = path.stat().st_size
-            rounds = [{lib: measure(lib, path) for lib in ("vitlab", "timm")} for _ in range(arguments.rounds)]
-            seconds = {lib: statistics.median(r[lib]["seconds"] for r in rounds) for lib in ("vitlab", "timm")}
-            extra = {lib: max(r[lib]["extra"] for r in rounds) / size for lib in ("vitlab", "timm")}
-            ratio = statistics.median(r["timm"]["seconds"] / r["vitlab"]["seconds"] for r in rounds)
+            measured = [{lib: measure(lib, path) for lib in ("vitlab", "timm")} for _ in range(rounds)]
+            seconds = {lib: statistics.median(r[lib]["seconds"] for r in measured) for lib in ("vitlab", "timm")}
+            extra = {lib: max(r[lib]["extra"] for r in measured) / size for lib in ("vitlab", "timm")}
+            ratio = statistics.median(r["timm"]["seconds"] / r["vitlab"]["seconds"] for r in measured)
             print(
                 f"| {name} | {size / 1e9:.2f} GB | {seconds['vitlab']:.2f} | {seconds['timm']:.2f} | {ratio:.2f} x |"
                 f" {extra['vitlab']:.2f} x file | {extra['timm']:.2f} x file |"
             )
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--only", choices=("loading", "writing"))
+    arguments = parser.parse_args()
+    if arguments.only != "writing":
+        loading(arguments.rounds)
+    if arguments.only != "loading":
+        writing(arguments.rounds)
 
 
 if __name__ == "__main__":

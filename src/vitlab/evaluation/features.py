@@ -173,7 +173,7 @@ def extract(subject: Subject, split: Split, data: str, reading: Reading, progres
         del values  # the mapping is closed before the file is synced
     about = {"version": VERSION, "rows": len(split), "damaged": damaged, "checksum": checksum, "model": subject.name}
     write_json(path.with_suffix(".json"), about)
-    return _features(np.load(path, mmap_mode="r"), split, seen)
+    return _features(np.load(path, mmap_mode="r", allow_pickle=False), split, seen)
 
 
 def entry_key(subject: Subject, split: Split, data: str) -> str:
@@ -248,7 +248,7 @@ def _read_entry(path: Path, split: Split) -> Features | None:
         return None
     try:
         facts: dict[str, Any] = read_json(about)
-        values = np.load(path, mmap_mode="r")
+        values = np.load(path, mmap_mode="r", allow_pickle=False)
         whole = (
             facts["rows"] == len(split) == len(values)
             and values.ndim == 2

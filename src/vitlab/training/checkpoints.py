@@ -8,20 +8,26 @@ import os
 import re
 import shutil
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+import torch
 import torch.distributed as dist
 import torch.distributed.checkpoint as dcp
 
+from vitlab.core.checksums import NAME as CHECKSUMS
+from vitlab.core.checksums import checksum, read_checksums, write_checksums
 from vitlab.core.config import from_dict
 from vitlab.core.errors import CheckpointError, Error
-from vitlab.core.files import sync
+from vitlab.core.files import free_path, sync
 from vitlab.training.state import Progress, State
+from vitlab.training.unpickling import INDEX, SafePlanner, SafeReader, read_index
 
 NAME = re.compile(r"step-(\d{9})")
-FILES = ("progress.json", ".metadata")  # that a checkpoint has beside its tensors
+PART = re.compile(r"__(\d+)_\d+\.distcp")  # the tensors that a process wrote
+UNREADABLE = "0" * 16  # in the place of a checksum
+FILES = ("progress.json", INDEX)  # that a checkpoint has beside its tensors
 FULL = (errno.ENOSPC, errno.EDQUOT)
 
 
@@ -34,19 +40,68 @@ def complete(folder: Path) -> list[tuple[int, Path]]:
     return [(step, path) for step, path in _named(folder) if all((path / name).is_file() for name in FILES)]
 
 
-def newest(folder: Path) -> Path | None:
-    """The checkpoint to go on from; a damaged one is not passed over in silence."""
-    if not (named := _named(folder)):
+def newest(folder: Path, say: Callable[[str], None]) -> Path | None:
+    """The checkpoint to resume from, the same in all processes: the last one that is what was written.
+
+    A damaged one is put aside where there is an older one, and said to be; else it is refused.
+    """
+    damaged: dict[Path, str] = {}
+    for step in _shared([step for step, _ in reversed(_named(folder))]):
+        path = folder / _name(step)
+        if (why := _damage(path)) is None:
+            break
+        damaged[path] = why
+    else:
+        if damaged:
+            path, why = next(iter(damaged.items()))
+            raise CheckpointError(f"{path}: the checkpoint cannot be read ({why}), and there is no older one that can.")
         return None
-    path = named[-1][1]
-    if missing := [name for name in FILES if not (path / name).is_file()]:
-        raise _unreadable(path, f"{missing[0]} is missing")
+    for other, why in damaged.items() if _first() else ():
+        aside = free_path(other.with_name(f"{other.name}.damaged"))
+        other.replace(aside)  # else it would be kept as the last one
+        say(f"{other}: the checkpoint is damaged ({why}) and is {aside.name} now; the run resumes from {path.name}.")
+    _wait()
     return path
+
+
+def _damage(path: Path) -> str | None:
+    """What is wrong with a checkpoint's files; None also of one from before there were checksums, if it is complete."""
+    why, sums = _shared(_expected(path) if _first() else (None, {}))
+    if why is not None or not sums:
+        return why
+    found = _sums(path, list(sums))
+    wrong = [name for name, value in sums.items() if found[name] != value]
+    return f"{wrong[0]} is not what was written" if wrong else None
+
+
+def _expected(path: Path) -> tuple[str | None, dict[str, str]]:
+    """What is seen to be wrong without reading the tensors, and the checksums that files should have."""
+    if missing := [name for name in FILES if not (path / name).is_file()]:
+        return f"{missing[0]} is missing", {}
+    try:
+        return None, read_checksums(path)
+    except CheckpointError:
+        return f"{CHECKSUMS} is not what was written", {}
+
+
+def _sums(path: Path, names: Sequence[str]) -> dict[str, str]:
+    """The checksums of files, a process taking those that it wrote, or would have."""
+    rank, size = (0, 1) if _alone() else (dist.get_rank(), dist.get_world_size())
+    found = torch.zeros(len(names), 8, dtype=torch.uint8)
+    for i, name in enumerate(names):
+        writer = int(match[1]) if (match := PART.fullmatch(name)) else 0
+        if writer % size == rank:
+            with contextlib.suppress(OSError):
+                found[i] = torch.tensor(list(bytes.fromhex(checksum(path / name))))
+    if not _alone():
+        found = found.to(_device())
+        dist.all_reduce(found)  # of which all but one are zeros
+    return {name: bytes(row).hex() for name, row in zip(names, found.tolist(), strict=True)}
 
 
 def _unreadable(path: Path, why: str) -> CheckpointError:
     older = [str(other) for _, other in complete(path.parent) if other != path]
-    remedy = f" Move it away to go on from {older[-1]}." if older else ""
+    remedy = f" Move it away to resume from {older[-1]}." if older else ""
     return CheckpointError(f"{path}: the checkpoint cannot be read ({why}).{remedy}")
 
 
@@ -70,7 +125,7 @@ def prune(folder: Path, best: int | None) -> None:
 def write(folder: Path, state: State) -> Path:
     """A checkpoint of the state, and no more of the older ones than the best one's."""
     tensors = state.tensors()
-    target = folder / f"step-{state.progress.step:09d}"
+    target = folder / _name(state.progress.step)
     partial = folder / f".{target.name}.partial"
     if _first():
         folder.mkdir(parents=True, exist_ok=True)
@@ -86,6 +141,14 @@ def write(folder: Path, state: State) -> Path:
             content = json.dumps(dataclasses.asdict(state.progress), indent=2)
             (partial / "progress.json").write_text(content + "\n", encoding="utf-8")
             sync(partial / "progress.json")
+        _wait()
+        parts = {place.relative_path for place in read_index(partial / INDEX).storage_data.values()}
+        sums = _sums(partial, [*FILES, *sorted(parts)])
+        if _first():
+            if lost := [name for name, value in sums.items() if value == UNREADABLE]:
+                raise OSError(f"{lost[0]} cannot be read back")
+            write_checksums(partial, sums)
+            sync(partial / CHECKSUMS)
             sync(partial)
             if target.exists():
                 shutil.rmtree(target)
@@ -114,12 +177,18 @@ def read(path: Path, state: State) -> None:
         progress = progress_of(path)
         tensors = state.tensors()
         with _quiet():
-            dcp.load(tensors, storage_reader=dcp.FileSystemReader(path), no_dist=_alone())
+            dcp.load(tensors, storage_reader=SafeReader(path), planner=SafePlanner(), no_dist=_alone())
     except (Exception, dcp.CheckpointException) as error:  # the latter is a BaseException
-        line = (str(error).strip().splitlines() or [type(error).__name__])[-1]
-        raise _unreadable(path, line) from error
+        raise _unreadable(path, _reason(error)) from error
     state.restore(tensors)
     state.progress = progress
+
+
+def _reason(error: BaseException) -> str:
+    """The last line of what went wrong, without the names of modules before it."""
+    if isinstance(error, dcp.CheckpointException) and error.failures:
+        error = next(iter(error.failures.values()))[0]
+    return (str(error).strip().splitlines() or [type(error).__name__])[-1]
 
 
 def progress_of(path: Path) -> Progress:
@@ -168,6 +237,28 @@ def _alone() -> bool:
 
 def _first() -> bool:
     return _alone() or dist.get_rank() == 0
+
+
+def _name(step: int) -> str:
+    return f"step-{step:09d}"
+
+
+def _device() -> torch.device:
+    """Where tensors have to be to go from process to process."""
+    return torch.device("cuda" if dist.get_backend() == "nccl" else "cpu")
+
+
+def _shared(value: Any) -> Any:
+    """The first process's value (one that JSON can say) in all; after sharing objects gloo may abort at exit."""
+    if _alone():
+        return value
+    content = torch.tensor(list(json.dumps(value).encode()) if _first() else [], dtype=torch.uint8, device=_device())
+    length = torch.tensor(len(content), device=_device())
+    dist.broadcast(length, 0)
+    if not _first():
+        content = torch.zeros(int(length.item()), dtype=torch.uint8, device=_device())
+    dist.broadcast(content, 0)
+    return json.loads(bytes(content.tolist()))
 
 
 def _wait() -> None:

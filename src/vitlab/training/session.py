@@ -202,7 +202,7 @@ def _train(plan: Plan, world: World, stop: Stop, *, show: bool, stack: contextli
     view = ProgressView(plan.schedule.total, 0, shown=show, words=plan.task.words)
     stack.callback(view.close)
     _describe(plan, view, look=LOOK_AT if show else 0)
-    kept = checkpoints.newest(plan.folder / "checkpoints")
+    kept = checkpoints.newest(plan.folder / "checkpoints", view.say)
     learner = _learner(plan, world, view, rebuilt=kept is not None)
     streams = learner.objective.streams(main_stream(plan, plan.parts.train, learner.model.preprocess))
     execution = decide(plan, learner, streams, world, view.say)

@@ -54,6 +54,7 @@ class Contents:
     tensors: TensorFile | None = None  # what the rules name, where it is not the file as it is: layers unstacked, say
     multi_label: bool = False
     task: str = "classification"
+    checksum: str | None = None  # of the file of tensors, where the format keeps one
 
 
 class Format(ABC):

@@ -16,12 +16,16 @@ from huggingface_hub.errors import (
 )
 from huggingface_hub.utils import tqdm
 
+from vitlab.core.checksums import NAME as CHECKSUMS
 from vitlab.core.errors import CheckpointError
 
 PREFIX = "hf-hub:"
 
 # What `load` reads of a repository: settings, and the first kind of weights that is there; never two kinds.
-SETTINGS = ("config.json", "preprocessor_config.json", "processor_config.json", "preprocess.json", "labels.json")
+SETTINGS = (
+    *("config.json", "preprocess.json", "labels.json", CHECKSUMS),
+    *("preprocessor_config.json", "processor_config.json"),
+)
 WEIGHTS = (
     ("model.safetensors", "model.safetensors.index.json", "model-*-of-*.safetensors"),
     ("pytorch_model.bin", "pytorch_model.bin.index.json", "pytorch_model-*-of-*.bin"),

@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from vitlab.core import checksums
 from vitlab.core.config import check_names
 from vitlab.core.errors import CannotHoldError, CheckpointError, near_matches, unknown_name
 from vitlab.core.preprocess import Preprocess
@@ -181,6 +182,8 @@ def _read(location: Location, hints: Mapping[str, Any]) -> Contents:
 
 def _fill(model: Model, location: Location, contents: Contents, report: LoadReport) -> None:
     """Every tensor from the file, one at a time; a replaced head gets fresh weights."""
+    if contents.checksum is not None:
+        checksums.check(location.tensors.path, contents.checksum)
     old, new = contents.config, model.config
     tensors = location.tensors if contents.tensors is None else contents.tensors
     wanted = dict(model.state_dict())

@@ -1,18 +1,21 @@
-"""vitlab's own format: a folder with config.json, model.safetensors, preprocess.json, labels.json and a card."""
+"""vitlab's own format: a folder of config, preprocess, labels and checksums (.json), model.safetensors and a card."""
 
 import contextlib
 import dataclasses
 import json
 from collections.abc import Callable, Collection, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, final
 
 from safetensors.torch import save_file
 from torch import Tensor
 
+from vitlab.core.checksums import NAME as CHECKSUMS
+from vitlab.core.checksums import checksum, read_checksums, write_checksums
 from vitlab.core.config import from_dict, to_dict
 from vitlab.core.errors import CheckpointError, ConfigError, Error, MissingDependencyError
-from vitlab.core.files import atomic_folder
+from vitlab.core.files import atomic_folder, sync
 from vitlab.core.preprocess import Preprocess
 from vitlab.core.registry import is_file_reference, permit
 from vitlab.models import FAMILIES
@@ -24,7 +27,7 @@ from vitlab.weights.format import Contents, Format, Location
 from vitlab.weights.mapping import same
 
 VERSION = 1
-FILES = ("config.json", "model.safetensors", "preprocess.json", "labels.json", card.NAME)
+FILES = ("config.json", "model.safetensors", "preprocess.json", "labels.json", CHECKSUMS, card.NAME)
 
 
 @final
@@ -52,7 +55,9 @@ class Native(Format):
         if not isinstance(task, str):
             raise CheckpointError(f"{location.folder / 'config.json'}: 'task' must be a text.")
         rules = [same(name, name) for name in names]
-        return Contents(config, rules, preprocess, labels, multi_label=several, task=task)
+        sums = read_checksums(location.folder)
+        edited, own = _edited(location.folder, sums), sums.get(location.tensors.path.name)
+        return Contents(config, rules, preprocess, labels, edited, multi_label=several, task=task, checksum=own)
 
     def write(self, model: Model, path: Path) -> None:
         check_replaceable(path, FILES, lambda settings: settings.get("format") == "vitlab")
@@ -63,7 +68,18 @@ class Native(Format):
                 several = {"multi_label": True} if model.multi_label else {}
                 write_json(folder / "labels.json", {"labels": list(model.labels), **several})
             save_file(_stored(model), folder / "model.safetensors", metadata={"format": "pt"})
+            with ThreadPoolExecutor(1) as beside:  # the checksums are taken while the disk is busy
+                synced = beside.submit(sync, folder / "model.safetensors")
+                write_checksums(folder, {file.name: checksum(file) for file in sorted(folder.iterdir())})
+                synced.result()
             card.write(folder, card.own_text(path) or _card(model, path))
+
+
+def _edited(folder: Path, sums: Mapping[str, str]) -> list[str]:
+    """Words on settings that are not those that were saved: somebody may have meant that."""
+    settings = [name for name in sums if name in FILES and name.endswith(".json") and (folder / name).is_file()]
+    changed = [name for name in settings if checksum(folder / name) != sums[name]]
+    return [f"{name} was changed after it was saved: its checksum is not that in {CHECKSUMS}." for name in changed]
 
 
 def config_settings(model: Model) -> dict[str, Any]:

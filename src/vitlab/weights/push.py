@@ -17,6 +17,7 @@ from huggingface_hub.utils import (
     validate_repo_id,
 )
 
+from vitlab.core.checksums import NAME as CHECKSUMS
 from vitlab.core.errors import Error
 from vitlab.core.record import read_json
 from vitlab.weights import card, hub, native
@@ -61,8 +62,8 @@ def push(
             CommitOperationAdd(path_in_repo=card.NAME, path_or_fileobj=text.encode(errors="surrogateescape")),
             *(CommitOperationAdd(path_in_repo=file, path_or_fileobj=path) for file, path in additions.items()),
         ]
-        if "labels.json" not in additions and api.file_exists(name, "labels.json"):
-            operations.append(CommitOperationDelete(path_in_repo="labels.json"))  # of another model before this one
+        stale = [file for file in ("labels.json", CHECKSUMS) if file not in additions and api.file_exists(name, file)]
+        operations += [CommitOperationDelete(path_in_repo=file) for file in stale]  # of another model before this one
         done = api.create_commit(name, operations=operations, commit_message=message or f"{title}, by vitlab")
     return Pushed(name, f"{api.endpoint}/{name}", done.oid, (card.NAME, *additions))
 

@@ -1,6 +1,7 @@
 """The native folder: a round trip to the bit, writes that are whole or not at all, and what is refused."""
 
 import json
+import random
 import tempfile
 from dataclasses import replace
 from pathlib import Path
@@ -12,6 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from safetensors.torch import load_file, save_file
 
+from damaging import flipped
 from tiny_vits import bits, random_vit, vit_configs
 from vitlab.core.errors import CheckpointError, ConfigError, Error
 from vitlab.core.preprocess import Preprocess
@@ -72,6 +74,7 @@ def test_the_files_are_those_of_the_design(tmp_path: Path) -> None:
     save(before, tmp_path / "model")
     assert sorted(contents(tmp_path / "model")) == [
         "README.md",
+        "checksums.json",
         "config.json",
         "labels.json",
         "model.safetensors",
@@ -197,12 +200,14 @@ def test_preprocessing_follows_the_image_size(saved: Path) -> None:
 def test_weights_that_are_not_finite(saved: Path, value: float) -> None:
     tensors = load_file(saved / "model.safetensors")
     tensors["blocks.0.mlp.up.weight"][3, 2] = value
+    (saved / "checksums.json").unlink()
     save_file(tensors, saved / "model.safetensors")
     with pytest.raises(CheckpointError, match=r"'blocks.0.mlp.up.weight' holds values that are not finite"):
         load(saved)
 
 
 def test_tensors_missing_misshapen_and_left_over(saved: Path) -> None:
+    (saved / "checksums.json").unlink()
     tensors = load_file(saved / "model.safetensors")
     save_file({name: value for name, value in tensors.items() if name != "norm.bias"}, saved / "model.safetensors")
     with pytest.raises(CheckpointError, match=r"'norm.bias' is missing"):
@@ -212,6 +217,53 @@ def test_tensors_missing_misshapen_and_left_over(saved: Path) -> None:
         load(saved)
     save_file(tensors | {"ema.decay": torch.zeros(1)}, saved / "model.safetensors")
     assert load(saved).load_report.unused == ["ema.decay"]
+
+
+def test_a_flipped_bit_of_the_weights_is_refused(saved: Path) -> None:
+    path = saved / "model.safetensors"
+    whole, rng = path.read_bytes(), random.Random(0)
+    for _ in range(30):
+        path.write_bytes(flipped(whole, rng))
+        with pytest.raises(CheckpointError, match=r"model\.safetensors: ") as caught:
+            load(saved)
+        assert "\n" not in str(caught.value)
+    path.write_bytes(whole)
+    assert load(saved).load_report.lines() == []
+
+
+def test_a_flipped_bit_of_a_number_names_the_checksum(saved: Path) -> None:
+    """One that nothing else would notice: of the last weight, to another finite number."""
+    path = saved / "model.safetensors"
+    whole = path.read_bytes()
+    path.write_bytes(whole[:-4] + bytes([whole[-4] ^ 1]) + whole[-3:])
+    with pytest.raises(CheckpointError, match=r"its checksum is not that in .*or delete checksums\.json"):
+        load(saved)
+    (saved / "checksums.json").unlink()  # as in a folder from before
+    assert load(saved).load_report.lines() == []
+
+
+@pytest.mark.parametrize("name", ["config.json", "preprocess.json", "labels.json"])
+def test_settings_that_somebody_edited_are_a_warning(saved: Path, name: str) -> None:
+    (saved / name).write_text((saved / name).read_text().replace("\n", "\n\n"))
+    [line] = load(saved).load_report.lines()
+    assert f"{name} was changed after it was saved" in line
+
+
+@pytest.mark.parametrize("name", ["config.json", "preprocess.json", "labels.json"])
+def test_a_flipped_bit_of_settings_is_noticed(saved: Path, name: str) -> None:
+    path = saved / name
+    whole, rng = path.read_bytes(), random.Random(0)
+    for _ in range(30):
+        path.write_bytes(flipped(whole, rng))
+        try:
+            assert f"{name} was changed" in "".join(load(saved).load_report.lines())
+        except Error as error:
+            assert "\n" not in str(error)  # noqa: PT017 (either is well)
+
+
+def test_an_edited_card_is_none_of_loadings_business(saved: Path) -> None:
+    (saved / "README.md").write_text("A card of my own.")
+    assert load(saved).load_report.lines() == []
 
 
 def test_truncated_weights(saved: Path) -> None:
