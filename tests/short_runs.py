@@ -38,7 +38,7 @@ def short_recipe(source: Path) -> Recipe:
     return Recipe(
         name="short",
         model=ModelChoice(source="vit-digits", dropout=0.1, drop_path=0.1, set=("depth=1",)),
-        data=DataChoice(source=str(source), val_fraction=0.2),
+        data=DataChoice(source=str(source), val_fraction=0.2, division="hash"),
         augmentation=Augmentation(crop="pad", pad=1, mixup=0.8, cutmix=1.0, erase=0.2),
         optimizer=Optimizer(lr=3e-3, weight_decay=0.1, clip=1.0, ema=0.9),
         schedule=Schedule(total="24 steps", warmup="4 steps"),

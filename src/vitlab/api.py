@@ -192,7 +192,7 @@ def _plan(folder: Path, data: str | None) -> "Plan":
         permit(data)
         recipe = dataclasses.replace(recipe, data=dataclasses.replace(recipe.data, source=_source(data, "data")))
     dataset = open_parts(recipe)
-    return Plan(dataset, planned_steps(recipe, dataset))
+    return Plan(dataset, *planned_steps(recipe, dataset))
 
 
 def _reported(outcome: "RunOutcome", device: str | None) -> "RunOutcome":

@@ -14,7 +14,7 @@ def test_the_whole_story_in_short(
     monkeypatch.chdir(tmp_path)
     assert main(["demo", "--epochs", "1"]) == 0
     out = capsys.readouterr().out
-    assert [line[:2] for line in out.splitlines() if line[1:3] == ". "] == [f"{i}." for i in range(1, 8)]
+    assert [line[:2] for line in out.splitlines() if line[1:3] == ". "] == [f"{i}." for i in range(1, 7)]
     for shape in ("16 x 12", "16 x 64", "17 x 64"):
         assert shape in out
     assert "\x1b" not in out
@@ -28,8 +28,6 @@ def test_figures_as_json(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> 
     figures = json.loads(capsys.readouterr().out)
     assert figures["test_images"] == 400
     assert figures["accuracy_of_logistic_regression"] > 0.9  # an independent look at the same parts
-    assert set(figures["few_shot"]) == {"1", "5", "10", "25"}
-    assert figures["few_shot_on_pixels"]["25"] > 0.8
 
 
 @pytest.mark.parametrize("option", ["epochs", "seed"])
@@ -53,7 +51,6 @@ def test_it_reads_ninety_eight_of_a_hundred_digits(tmp_path: Path, capsys: pytes
     assert main(["demo", "--json", "--out", str(tmp_path / "run")]) == 0
     figures = json.loads(capsys.readouterr().out)
     assert figures["accuracy"] >= 0.98
-    assert figures["few_shot"]["5"] > figures["few_shot_on_pixels"]["5"]
 
 
 def test_drawings_have_the_shape_of_what_they_draw() -> None:

@@ -126,7 +126,7 @@ def test_what_a_result_is_over_is_told_below_the_table(
     for file in (photos / "test" / "pictures").iterdir():
         file.rename(photos / "test" / file.name)
     (photos / "test" / "pictures").rmdir()
-    assert main(["evaluate", "accuracy", "--model", colors, "--data", str(photos)]) == 0
+    assert main(["evaluate", "accuracy", "--model", colors, "--data", str(photos), "--split", "val"]) == 0
     text = capsys.readouterr().out
     assert "Classes were matched by name, 2 of the model's 3." in text
     assert f"{photos / 'test'} has no class folders, so no labels: it was left out." in text
@@ -346,10 +346,53 @@ def test_a_run_is_scored_on_what_it_held_out(photos: Path, tmp_path: Path, capsy
     for fraction in ("0.4", "0"):
         run = str(tmp_path / fraction)
         assert main(["train", "digits", *options, *small, "--data.val-fraction", fraction, "--out", run]) == 0
-    held = len(open_data(photos, val_fraction=0.4).splits["val"])
-    assert held > len(open_data(photos).splits["val"])
     capsys.readouterr()
     found = evaluated(capsys, "accuracy", "--model", str(tmp_path / "0.4"), "--data", str(photos))
-    assert found["counts"]["val"] == held
+    assert found["counts"]["test"] == 15  # of 12 images per class 5 select, and 5 chose nothing
     assert main(["evaluate", "accuracy", "--model", str(tmp_path / "0"), "--data", str(photos)]) == 2
     assert "neither a test nor a val part" in capsys.readouterr().err
+
+
+def test_few_shots_of_the_models_own_classes_are_told(source: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["evaluate", "fewshot", "--model", source, "--data", "digits", "--shots", "1", "--seeds", "0"]) == 0
+    assert "This is no few-shot finding: the model was trained to tell these classes" in capsys.readouterr().out
+
+
+def test_the_papers_own_table_needs_no_result(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["evaluate", "compare", "--published", "v2"]) == 0
+    assert "| ImageNet " in capsys.readouterr().out
+
+
+def test_fresh_photos_without_parts_are_all_measured(
+    colors: str, photos: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    fresh = tmp_path / "fresh"
+    shutil.copytree(photos / "test", fresh)  # of its 6 pictures 5 have the colour of their folder
+    found = evaluated(capsys, "accuracy", "--model", colors, "--data", str(fresh))
+    assert found["counts"]["all"] == 6
+    assert found["metrics"]["top-1"]["value"] == pytest.approx(5 / 6)
+    assert any("All 6 images are measured" in note for note in found["settings"]["notes"])
+    assert evaluated(capsys, "accuracy", "--model", colors, "--data", str(fresh), "--split", "val")["counts"]["val"] < 6
+    assert evaluated(capsys, "accuracy", "--model", colors, "--data", str(photos))["counts"]["test"] == 6
+    assert (
+        evaluated(capsys, "accuracy", "--model", colors, "--data", str(photos), "--split", "all")["counts"]["all"] == 12
+    )
+    assert "has no split 'all'" in sentence(capsys, "knn", "--model", colors, "--data", str(photos), "--split", "all")
+
+
+def test_what_a_run_learned_from_is_not_fresh_wherever_it_lies(
+    photos: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run, mine, moved, fresh = tmp_path / "run", tmp_path / "mine", tmp_path / "moved", tmp_path / "fresh"
+    shutil.copytree(photos / "train", mine)
+    options = ("--data.source", str(mine), "--schedule.total", "1 step", "--batch-size", "2", "--model.source")
+    small = ("vit-digits", "--model.image-size", "8", "--augmentation.policy", "none", "--data.workers", "0")
+    assert main(["train", "digits", *options, *small, "--out", str(run)]) == 0
+    capsys.readouterr()
+    mine.rename(moved)
+    shutil.copytree(photos / "test", fresh)
+    shutil.copy(fresh / "red" / "0.png", fresh / "red" / "another.png")
+    for model in (run, run / "model"):
+        assert "val" in evaluated(capsys, "accuracy", "--model", str(model), "--data", str(moved))["counts"]
+        assert evaluated(capsys, "accuracy", "--model", str(model), "--data", str(fresh))["counts"]["all"] == 7
+        assert evaluated(capsys, "score", "--model", str(model), "--data", str(fresh))["counts"]["all"] == 7

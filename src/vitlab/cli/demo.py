@@ -18,15 +18,14 @@ if TYPE_CHECKING:
 
 DESCRIPTION = """A small ViT learns to read scikit-learn's embedded digits, from nothing, in two minutes on two cores.
 
-It is tested on 400 digits that it never saw; then its features are tried on a few examples per class, and figures show
-where it looks. Everything stays in a folder, as any run does, with a report to open in a browser.
+It is tested on 400 digits that it never saw, and figures show where it looks. Everything stays in a folder, as any run
+does, with a report to open in a browser.
 
 Examples:
   vitlab demo
   vitlab demo --out runs/first --seed 1
   vitlab demo --epochs 5 --json
 """
-SHOTS = (1, 5, 10, 25)
 SHOWN = 3  # digits whose attention is drawn
 
 
@@ -72,9 +71,6 @@ def main(arguments: Sequence[str]) -> int:
 
     model = api.load(outcome.folder)
     accuracy = outcome.scores["test accuracy"]
-    few = api.evaluate("fewshot", model, "digits", shots=SHOTS, keep=False, name=recipe.model.source)
-    of_features = {shots: few.metrics[f"{shots}-shot"].value for shots in SHOTS}
-    of_pixels = _few_shot_on_pixels(data)
     baseline = _regression_on_pixels(data)
     pictures = [_picture(test, i) for i in range(SHOWN)]
     api.inspect(model, pictures, out=outcome.folder / "inspect", data="digits")
@@ -86,8 +82,6 @@ def main(arguments: Sequence[str]) -> int:
                 "test_images": len(test),
                 "accuracy": accuracy,
                 "accuracy_of_logistic_regression": baseline,
-                "few_shot": {str(shots): value for shots, value in of_features.items()},
-                "few_shot_on_pixels": {str(shots): value for shots, value in of_pixels.items()},
             }
         )
         return 0
@@ -101,9 +95,6 @@ def main(arguments: Sequence[str]) -> int:
             ["always the same answer", f"{max(test.counts(10)) / len(test):.1%}"],
         ],
     )
-    print("\n4. A few examples per class: least squares on the ViT's features, and on pixels (mean of three draws)\n")
-    rows = [[f"{shots}", f"{of_features[shots]:.1%}", f"{of_pixels[shots]:.1%}"] for shots in SHOTS]
-    print_table([">examples per class", ">features", ">pixels"], rows)
     _show_attention(model, pictures)
     _say_what_next(outcome.folder)
     return 0
@@ -133,16 +124,6 @@ def _pixels(split: "Split") -> "Pixels":
     import numpy as np
 
     return np.stack([_picture(split, i)[..., 0].ravel() for i in range(len(split))]) / 255
-
-
-def _few_shot_on_pixels(data: "DataSet") -> dict[int, float]:
-    from vitlab.evaluation.fewshot import fewshot_accuracy
-
-    train, test = data.splits["train"], data.splits["test"]
-    accuracies = fewshot_accuracy(
-        _pixels(train), train.labels, _pixels(test), test.labels, shots=SHOTS, seeds=(0, 1, 2), l2=2.0**10
-    )
-    return dict(zip(SHOTS, accuracies.mean(axis=0).tolist(), strict=True))
 
 
 def _regression_on_pixels(data: "DataSet") -> float:
@@ -191,7 +172,7 @@ def _show_attention(model: "Model", pictures: "list[Pixels]") -> None:
     from vitlab.inspection.capture import attention_of
     from vitlab.inspection.rollout import attention_rollout
 
-    print("\n5. Where it looks: attention rollout to the class token, bright (9) for much, beside the digit\n")
+    print("\n4. Where it looks: attention rollout to the class token, bright (9) for much, beside the digit\n")
     images = model.preprocess(pictures)
     attentions = torch.stack(list(attention_of(model, images).values()))
     grid = model.embed(images).grid
@@ -203,12 +184,12 @@ def _show_attention(model: "Model", pictures: "list[Pixels]") -> None:
 
 
 def _say_what_next(folder: Path) -> None:
-    print(f"""6. To look at in a browser
+    print(f"""5. To look at in a browser
 
   {folder / "report.html"}            the run: curves, mistakes, cost
   {folder / "inspect" / "inspect.html"}   inside the model: filters, positions, attention
 
-7. Next, with your own photos: a folder with one folder per class
+6. Next, with your own photos: a folder with one folder per class
 
   vitlab finetune --data photos/ --model hf-hub:google/vit-base-patch16-224 --out runs/mine
   vitlab predict another.jpg --model runs/mine

@@ -14,7 +14,7 @@ from vitlab.cli.parsing import FLAGS, parse
 from vitlab.cli.terminal import print_json, printable, progress_bar, say
 from vitlab.core.errors import Error, unknown_name
 from vitlab.core.registry import is_file_reference
-from vitlab.evaluation.contract import Protocol
+from vitlab.evaluation.contract import KNOWN, KNOWN_WORDS, Protocol
 from vitlab.studies import PROTOCOLS
 
 if TYPE_CHECKING:
@@ -44,7 +44,7 @@ class Common:
     data: str | None = None
     """A folder of class folders, a CSV, a data set's name: see docs/data.md."""
     split: str | None = None
-    """The part to measure on; by default test, or else val."""
+    """The part to measure on, or all; by default test, or else val, or all where nothing of it was learned from."""
     out: Path | None = None
     """Write the whole result here, as JSON."""
     name: str | None = None
@@ -199,6 +199,8 @@ def _show(result: "Result") -> None:
     for where, choices in chosen.items():
         print(printable(f"\nChosen on {where}: {', '.join(choices)}."))
     matched = result.settings.get("classes_matched", "by name")
+    if result.settings.get(KNOWN):
+        print(printable(f"\nThis is no few-shot finding: {KNOWN_WORDS}"))
     said = [] if matched == "by name" else [f"Classes were matched {matched}."]
     said += [note for note in result.settings.get("notes", ()) if not note.startswith("Read as ")]
     for note in said:
@@ -211,10 +213,10 @@ def _compare(rest: list[str]) -> int:
         rest,
         prog="vitlab evaluate compare",
         description="Lay results side by side: a row per data set, a column per model, the cost last.\n\n"
-        + _examples(COMPARE, ("b16.json l16.json --published v2 --figure table2.png",)),
+        + _examples(COMPARE, ("b16.json l16.json --published v2 --figure table2.png", "--published v2")),
     )
-    if not given.results:
-        raise Error("Give at least one result: vitlab evaluate compare A.json B.json.")
+    if not given.results and given.published is None:
+        raise Error("Give at least one result, vitlab evaluate compare A.json B.json, or --published v2.")
     from vitlab.evaluation.compare import compare, save_figure
     from vitlab.evaluation.results import read_result
 

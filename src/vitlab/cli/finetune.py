@@ -43,7 +43,7 @@ class Arguments:
     lora: int | None = None
     """Train low-rank adapters of this rank and the head."""
     val_fraction: float = 0.1
-    """The part of train that selects, where the data has no validation part."""
+    """The part of train that selects, where the data has no validation part; of data without parts, as much is test."""
     patience: int | None = None
     """Stop after so many evaluations without a better score."""
     seed: int = 0

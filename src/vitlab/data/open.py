@@ -10,6 +10,7 @@ from pathlib import Path
 import numpy as np
 
 from vitlab.core.errors import DataError, UnknownNameError, near_matches
+from vitlab.core.imagenet import with_words
 from vitlab.core.registry import FILE_REFERENCE, Registry, is_file_reference
 from vitlab.data.contract import Array, DataSet
 from vitlab.data.description import Description, Unreadable, describe, scan
@@ -69,7 +70,7 @@ def open_data(data: str | os.PathLike[str], *, val_fraction: float = 0.1, seed: 
     dataset = _find(data)
     if set(dataset.splits) == {"train"}:
         dataset = hold_out(dataset, val_fraction, seed)
-    return _checked(dataset)
+    return _checked(dataclasses.replace(dataset, classes=with_words(dataset.classes)))
 
 
 def names() -> tuple[str, ...]:

@@ -1,13 +1,13 @@
 """Models side by side as in the paper's table 2: a row per data set, a column per model, the cost in the last row."""
 
 import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from vitlab.core.files import atomic_file
-from vitlab.evaluation.contract import EvaluationError, Metric, Result
+from vitlab.evaluation.contract import KNOWN, KNOWN_WORDS, EvaluationError, Metric, Result
 from vitlab.evaluation.published import Edition, published_columns, published_rows
 from vitlab.evaluation.results import figure, markdown, number
 
@@ -24,7 +24,7 @@ COSTS = (
     ("core_days", "TPUv3-core-days", 1.0),
 )
 NOTHING = "–"
-MAIN = "5-shot"  # of several metrics, what the paper's tables show; else the first
+MAIN = "5-shot"  # of several metrics, what a figure shows; else the first
 
 
 @dataclass(frozen=True)
@@ -60,6 +60,7 @@ class Comparison:
 
     rows: tuple[Row, ...]
     columns: tuple[Column, ...]
+    main: tuple[Row, ...] = ()  # of several metrics of one protocol on one data set, what a figure shows
     labels: Mapping[Row, str] = field(default_factory=dict)  # the paper's names, where a row is one of its
     notes: tuple[str, ...] = ()
 
@@ -82,11 +83,12 @@ class Comparison:
 
 def compare(results: Sequence[Result], *, published: Edition | None = None) -> Comparison:
     """Results of one or several models; two for the same model, data and protocol are refused."""
-    if not results:
-        raise EvaluationError("There is nothing to compare: give at least one result.")
+    if not results and published is None:
+        raise EvaluationError("There is nothing to compare: give at least one result, or --published.")
     cells: dict[str, dict[Row, Metric]] = {}
     costs: dict[str, dict[str, float]] = {}
-    partial: list[str] = []
+    main: dict[Row, None] = {}
+    notes: list[str] = []
     for result in results:
         column = cells.setdefault(result.model, {})
         known = costs.setdefault(result.model, {})
@@ -94,23 +96,32 @@ def compare(results: Sequence[Result], *, published: Edition | None = None) -> C
             known.update(result.cost)
             continue
         costs[result.model] = {**result.cost, **known}
-        name = MAIN if MAIN in result.metrics else next(iter(result.metrics))
-        row = Row(result.data, result.protocol, name)
-        if row in column:
+        found = {Row(result.data, result.protocol, name): metric for name, metric in result.metrics.items()}
+        if found.keys() & column.keys():
             raise EvaluationError(
                 f"Two results are of {result.protocol} on {result.data} with the model {result.model}: name the models"
                 " apart (--name) or leave one out."
             )
-        column[row] = result.metrics[name]
+        column.update(found)
+        main[next((row for row in found if row.metric == MAIN), next(iter(found)))] = None
         if result.counts.get("images", 0) < result.settings.get("images in all", 0):
             some, all_of_them = result.counts["images"], result.settings["images in all"]
-            partial.append(f"{result.model}: {result.protocol} over {some:,} of {all_of_them:,} images.")
-    rows = list(dict.fromkeys(row for column in cells.values() for row in column))
+            notes.append(f"{result.model}: {result.protocol} over {some:,} of {all_of_them:,} images.")
+        if result.settings.get(KNOWN):
+            notes.append(f"{result.model}: {result.protocol} on {result.data} is no finding: {KNOWN_WORDS}")
+    rows = sorted(dict.fromkeys(row for column in cells.values() for row in column), key=_blocks(cells))
     columns = [Column(model, metrics, costs[model]) for model, metrics in cells.items()]
     if published is None:
-        return Comparison(tuple(rows), tuple(columns), notes=tuple(partial))
-    comparison = _with_published(rows, columns, published)
-    return dataclasses.replace(comparison, notes=(*partial, *comparison.notes))
+        return Comparison(tuple(rows), tuple(columns), tuple(main), notes=tuple(notes))
+    comparison = _with_published(rows, columns, tuple(main), published)
+    return dataclasses.replace(comparison, notes=(*notes, *comparison.notes))
+
+
+def _blocks(cells: Mapping[str, Mapping[Row, Metric]]) -> Callable[[Row], int]:
+    """Rows of one protocol on one data set stand together, also where models have other metrics of it."""
+    order = dict.fromkeys((row.data, row.protocol) for column in cells.values() for row in column)
+    places = {key: place for place, key in enumerate(order)}
+    return lambda row: places[row.data, row.protocol]
 
 
 def draw(comparison: Comparison) -> "Figure":
@@ -118,7 +129,7 @@ def draw(comparison: Comparison) -> "Figure":
     from matplotlib.figure import Figure
 
     priced = _priced(comparison)
-    height = 1.6 + 0.42 * max(len(comparison.rows), 3) + 0.2 * len(comparison.columns)
+    height = 1.6 + 0.42 * max(len(comparison.main), 3) + 0.2 * len(comparison.columns)
     drawing = Figure(figsize=(11.5 if priced else 7.5, height), layout="constrained")
     axes = drawing.subplots(1, 2 if priced else 1, squeeze=False, width_ratios=[3, 2] if priced else [1])[0]
     styles = {column.title: _style(place, column.published) for place, column in enumerate(comparison.columns)}
@@ -138,7 +149,7 @@ def save_figure(comparison: Comparison, path: Path) -> None:
         draw(comparison).savefig(partial, dpi=150, format=path.suffix[1:].lower())
 
 
-def _with_published(rows: list[Row], columns: list[Column], edition: Edition) -> Comparison:
+def _with_published(rows: list[Row], columns: list[Column], main: tuple[Row, ...], edition: Edition) -> Comparison:
     """The paper's rows first, in its order, each where a measured one belongs into it."""
     papers = published_columns(edition)
     homes: dict[str, Row] = {}
@@ -165,7 +176,8 @@ def _with_published(rows: list[Row], columns: list[Column], edition: Edition) ->
     ]
     remarks = [f"{paper.model}: {paper.note}." for paper in papers if paper.note]
     notes = (f"Published figures: {papers[0].source}.", *remarks)
-    return Comparison(tuple(shown), (*columns, *added), labels, notes)
+    kept = [row for row in shown if row in labels or row in main]
+    return Comparison(tuple(shown), (*columns, *added), tuple(kept), labels, notes)
 
 
 def _cell(metric: Metric | None) -> str:
@@ -181,7 +193,7 @@ def _priced(comparison: Comparison) -> tuple[str, list[tuple[Column, float, floa
         columns = [column for column in comparison.columns if column.cost.get(name)]
         common = [
             row
-            for row in comparison.rows
+            for row in comparison.main
             if all(row in column.metrics and column.metrics[row].unit == "fraction" for column in columns)
         ]
         if len(columns) > 1 and common:
@@ -204,7 +216,7 @@ def _draw_rows(axes: "Axes", comparison: Comparison, styles: Mapping[str, dict[s
     num = len(comparison.columns)
     rows = [
         row
-        for row in comparison.rows
+        for row in comparison.main
         if all(row not in column.metrics or column.metrics[row].unit == "fraction" for column in comparison.columns)
     ]
     for place, column in enumerate(comparison.columns):

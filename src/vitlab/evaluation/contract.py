@@ -15,6 +15,9 @@ if TYPE_CHECKING:
 
     from vitlab.core.preprocess import Preprocess
 
+# The setting of a result from few examples of classes that the model was trained to tell, and what it means.
+KNOWN = "classes known"
+KNOWN_WORDS = "the model was trained to tell these classes, from many more examples."
 Unit: TypeAlias = Literal["fraction", "number"]  # a fraction is printed as a percentage
 
 

@@ -17,6 +17,7 @@ from vitlab.core.errors import ConfigError, near_matches
 from vitlab.core.record import environment
 from vitlab.data.contract import DataSet
 from vitlab.data.jpeg import decoder_name
+from vitlab.data.sources.arranged import ALL, whole
 from vitlab.evaluation.contract import EvaluationError, Outcome, Protocol, Result, Subject
 from vitlab.evaluation.cost import exaflops, model_cost, spent
 from vitlab.evaluation.features import Progress, Reading, Share, default_cache
@@ -78,6 +79,7 @@ class Host:
 
     join: Callable[[str | None], AbstractContextManager[Process]]  # the processes that torchrun started
     open: Callable[[str, str | None], DataSet]  # of a source, as the run in a folder divided it
+    open_unseen: Callable[[str, str | None], DataSet | None]  # whole, where its source has no parts and no run saw it
     planned_images: Callable[[str, int | None], int]  # that training by a recipe sees, of so many training images
 
 
@@ -116,11 +118,40 @@ class Request:
         model = self.model
         return model if isinstance(model, str) and Path(model, "recipe.json").exists() else None
 
-    def measure(self, function: Function, *, open_named: Callable[[str], DataSet] | None = None) -> Result:
-        """What a function finds of the model as it is, on the data; `open_named` opens it where not as ever."""
-        how, data = self.how, self.needed_data
-        dataset = self.host.open(data, self.run_folder) if open_named is None else open_named(data)
-        split = choose_split(dataset, how.split)
+    @property
+    def trained_in(self) -> str | None:
+        """The folder of the run that made the model, also where its `model/` alone is given."""
+        model = self.model
+        inside = isinstance(model, str) and Path(model).name == "model" and Path(model).parent.joinpath("recipe.json")
+        return self.run_folder or (str(inside.parent) if inside and inside.exists() else None)
+
+    def opened(self, *, learns: bool) -> tuple[DataSet, str]:
+        """The data, and the part that is measured: of what was never trained on and has no parts, all of it."""
+        data, split, run = self.needed_data, self.how.split, self.trained_in
+        if (
+            split is None and not learns and isinstance(self.model, str)
+        ):  # of a model in memory nobody knows what it saw
+            unseen = self.host.open_unseen(data, run)
+            if unseen is not None:
+                return unseen, ALL
+        dataset = self.host.open(data, run)
+        if split == ALL and not learns:
+            dataset = whole(dataset)
+        return dataset, choose_split(dataset, split)
+
+    def measure(
+        self, function: Function, *, learns: bool = True, open_named: Callable[[str], DataSet] | None = None
+    ) -> Result:
+        """What a function finds of the model as it is, on the data; `open_named` opens it where not as ever.
+
+        `learns`: the function learns from the train part, so that a part of a set without parts is held out.
+        """
+        how = self.how
+        if open_named is None:
+            dataset, split = self.opened(learns=learns)
+        else:
+            dataset = open_named(self.needed_data)
+            split = choose_split(dataset, how.split)
         with self.lent_model() as (model, process):
             reading = Reading(
                 batch_size=how.batch_size or BATCH_SIZE,
@@ -188,9 +219,11 @@ class Given:
     reading: Reading
     progress: Progress | None = None
 
-    def measure(self, function: Function, *, open_named: Callable[[str], DataSet] | None = None) -> Result:
+    def measure(
+        self, function: Function, *, learns: bool = True, open_named: Callable[[str], DataSet] | None = None
+    ) -> Result:
         """What a function finds, with all that made it."""
-        del open_named  # the data is open
+        del learns, open_named  # the data is open
         start = time.perf_counter()
         subject, dataset, split = self.subject, self.dataset, self.split
         seen = averaged(subject, self.views, multi_label=dataset.multi_label)

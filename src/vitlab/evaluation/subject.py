@@ -12,11 +12,11 @@ import torch
 from torch import Tensor
 
 from vitlab.core.config import check_value, to_dict
+from vitlab.core.imagenet import imagenet_classes, wordnet_id
 from vitlab.core.preprocess import Preprocess
 from vitlab.evaluation.contract import EvaluationError, Subject
 from vitlab.models.contract import Model, evaluating
 from vitlab.models.create import family_name
-from vitlab.weights.imagenet import imagenet_classes
 
 Precision: TypeAlias = Literal["float32", "bf16"]
 Function: TypeAlias = Callable[[Tensor], Tensor]
@@ -129,7 +129,7 @@ def for_classes(subject: Subject, classes: Sequence[str], *, otherwise: str = FE
         )
     if subject.logits is None:
         raise EvaluationError(f"{subject.name} has no classifier: {advice}.")
-    places = None if subject.labels is None else _places(subject.labels, classes)
+    places = None if subject.labels is None else places_of(subject.labels, classes)
     if places is not None:
         assert subject.labels is not None
         if places == list(range(len(subject.labels))):
@@ -163,19 +163,21 @@ def _num_logits(subject: Subject) -> int:
     return subject.logits(torch.zeros(1, 3, *subject.preprocess.size, device=subject.device)).shape[-1]
 
 
-def _places(labels: Sequence[str], classes: Sequence[str]) -> list[int] | None:
+def places_of(labels: Sequence[str], classes: Sequence[str]) -> list[int] | None:
     """Where each of the classes is among a model's labels, by name or WordNet id; None where one is not."""
-    for known in (labels, _wordnet(labels)):
+    for known, asked in ((labels, classes), (_wordnet(labels), _wordnet(classes))):
         table = {_plain(name): place for place, name in enumerate(known)}
-        if len(table) == len(labels) and all(_plain(name) in table for name in classes):
-            return [table[_plain(name)] for name in classes]
+        if len(table) == len(labels) and all(_plain(name) in table for name in asked):
+            return [table[_plain(name)] for name in asked]
     return None
 
 
-def _wordnet(labels: Sequence[str]) -> list[str]:
-    """The WordNet ids of a model's labels, where they are ImageNet's."""
+def _wordnet(names: Sequence[str]) -> list[str]:
+    """The names with the WordNet id of each that has one; those of the thousand where the names are ImageNet's."""
     thousand = imagenet_classes()
-    return [key for key, _ in thousand] if list(labels) == [name for _, name in thousand] else []
+    if list(names) == [name for _, name in thousand]:
+        return [key for key, _ in thousand]
+    return [wordnet_id(name) or name for name in names]
 
 
 def _missing(labels: Sequence[str], classes: Sequence[str]) -> str:

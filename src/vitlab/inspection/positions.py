@@ -37,3 +37,15 @@ def neighbourhood(similarity: Float[Tensor, "rows columns rows columns"]) -> dic
     }
     values = similarity.cpu()
     return {name: values[places].mean().item() if places.any() else None for name, places in kinds.items()}
+
+
+def nearness(similarity: Float[Tensor, "rows columns rows columns"]) -> float | None:
+    """The correlation, over pairs of places, of being alike with being near; None where there is nothing to tell."""
+    rows, columns = similarity.shape[:2]
+    places = torch.cartesian_prod(torch.arange(rows), torch.arange(columns)).double()
+    pairs = torch.triu_indices(len(places), len(places), offset=1)
+    alike = similarity.detach().cpu().double().reshape(len(places), len(places))[pairs[0], pairs[1]]
+    far = (places[pairs[0]] - places[pairs[1]]).norm(dim=1)
+    if len(alike) < 2 or not alike.std() > 1e-9 or not far.std() > 1e-9:
+        return None
+    return float(torch.corrcoef(torch.stack([alike, -far]))[0, 1])

@@ -18,10 +18,12 @@ from vitlab.inspection.drawing import SUFFIXES, draw, inline_svg, save_drawing
 from vitlab.inspection.examine import Findings
 from vitlab.inspection.filters import as_pixels
 from vitlab.inspection.page import page
-from vitlab.inspection.positions import neighbourhood
+from vitlab.inspection.positions import nearness, neighbourhood
 from vitlab.inspection.view import Array, View
 
 MOST_LAYERS = 12  # columns of the heads' figure
+NEAR = 0.3  # correlation of being alike with being near, from which near places are said to be alike
+ALONG = 0.05  # how much more alike places of one row and of one column are than others, from which it is said
 VIEW_FIGURES = ("attention", "heads")
 MODEL_FIGURES = ("distance", "entropy", "similarity", "similarity-other", "filters", "positions")
 
@@ -169,8 +171,26 @@ def model_figures(findings: Findings) -> Iterator[tuple[str, str, Figure, str]]:
             "positions",
             figures.positions_figure(findings.positions),
             f"One small square for each of the {columns} x {rows} places of a patch: yellow are the places that are"
-            " like it to the model. After training, near places are alike, and often those of one row or one column.",
+            f" like it to the model. {positions_caption(findings.positions)}",
         )
+
+
+def positions_caption(similarity: Array) -> str:
+    """What the figure of positions shows, by its numbers."""
+    values = torch.from_numpy(similarity)
+    near = nearness(values)
+    if near is None:
+        return "There are too few places, or all are alike, so nothing can be said of which are near."
+    if near < NEAR:
+        return (
+            f"Here near places are hardly more alike than far ones (correlation {near:.2f}): this model has not learned"
+            " from its pictures how places lie."
+        )
+    mean = neighbourhood(values)
+    lines = [mean[name] for name in ("same_row", "same_column")]
+    apart = mean["elsewhere"]
+    along = apart is not None and all(value is not None and value > apart + ALONG for value in lines)
+    return f"Here near places are alike (correlation {near:.2f}){', and those of one row or column' if along else ''}."
 
 
 def _some(heads: dict[int, Array]) -> dict[int, Array]:

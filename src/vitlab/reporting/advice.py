@@ -4,12 +4,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from vitlab.core.words import command, count
+from vitlab.reporting.learning import Course, coarse, findings
 from vitlab.reporting.purpose import Purpose
 from vitlab.reporting.record import RunRecord
 from vitlab.tasks.results import Tested
 from vitlab.tasks.sections import Remark
-
-WORSE = 0.02  # what the score may fall after its best without a word
 
 
 @dataclass(frozen=True)
@@ -20,13 +19,23 @@ class Note:
     command: str | None = None
 
 
-def notes(record: RunRecord, remarks: Sequence[Remark], *, scores_are_shares: bool = True) -> list[Note]:
-    """What the task remarks, then what a careful reader would notice in how the run learned."""
+def notes(
+    record: RunRecord,
+    remarks: Sequence[Remark],
+    *,
+    tested: Tested | None = None,
+    mixed: int | None = None,
+    scores_are_shares: bool = True,
+) -> list[Note]:
+    """What the task remarks, then what a careful reader would notice in how the run learned.
+
+    `mixed` is the step from which on pictures were not mixed any more.
+    """
     words, own = record.command, list[Note]()
     for remark in remarks:
         can = remark.again and words[1:2] == ["train"]
         own.append(Note(remark.text, command(*with_option(words, "--out", None), *remark.again) if can else None))
-    return [*own, *_learning(record, scores_are_shares=scores_are_shares)]
+    return [*own, *_on_resolution(record, tested), *_learning(record, mixed=mixed, scores_are_shares=scores_are_shares)]
 
 
 def next_steps(
@@ -91,8 +100,7 @@ def with_option(words: Sequence[str], option: str, value: str | None) -> list[st
     return kept if value is None else [*kept, option, value]
 
 
-def _learning(record: RunRecord, *, scores_are_shares: bool) -> list[Note]:
-    scores = record.series("val score")
+def _learning(record: RunRecord, *, mixed: int | None, scores_are_shares: bool) -> list[Note]:
     found: list[Note] = []
     if record.result.get("skipped"):
         found.append(
@@ -108,32 +116,75 @@ def _learning(record: RunRecord, *, scores_are_shares: bool) -> list[Note]:
                 " their places: the run's messages name them."
             )
         )
-    if record.state != "done" or len(scores) < 3 or not scores_are_shares:  # how much is much is not known of others
-        return found
-    best_step, best = max(scores, key=lambda point: point[1])
-    last = scores[-1][1]
-    late = [value for step, value in scores if step <= 2 * record.step / 3]
-    if best - last > WORSE and best_step < 0.8 * record.step:
-        found.append(
-            Note(
-                f"It was best at step {best_step:,} and got worse afterwards: it began to learn the training pictures"
-                " by heart. The state that was kept is the best one; more pictures, or pictures varied more"
-                " (augmentation), would help."
-            )
-        )
-    elif late and max(late) < best - WORSE / 2 and best_step > 0.8 * record.step:
-        found.append(Note("It was still getting better towards the end: training for longer may pay.", _longer(record)))
+    course = _course(record, mixed) if scores_are_shares else None  # how much is much is not known of others
+    if course is not None:
+        cures = {"longer": _longer, "steadier": _steadier}
+        found += [Note(text, None if cure is None else cures[cure](record)) for text, cure in findings(course)]
     return found
+
+
+def _course(record: RunRecord, mixed: int | None) -> Course | None:
+    """The curves of a run that made all its steps and looked at validation pictures often enough."""
+    scores = record.series("val score")
+    if record.state != "done" or len(scores) < 3:
+        return None
+    names = dict.fromkeys(name for line in record.lines for name in line if f"val {name}" != "val score")
+    same = next((name for name in names if record.series(f"val {name}") == scores), "score")
+    counts = record.series("val count")
+    return Course(
+        steps=record.step,
+        scores=scores,
+        num=round(counts[-1][1]) if counts else 0,
+        losses=record.series("val loss"),
+        train=record.series(same),
+        mixed=mixed,
+    )
+
+
+def _on_resolution(record: RunRecord, tested: Tested | None) -> list[Note]:
+    shown = () if tested is None else (*tested.best, *tested.worst)
+    if not shown:
+        return []
+    seen, picture = shown[0].pixels.shape[:2], shown[0].picture.shape[:2]  # the picture shrunk to what a page shows
+    text = coarse((seen[0], seen[1]), (picture[0], picture[1]))
+    return [] if text is None else [Note(text, _again(record, image_size=str(4 * max(seen))))]
 
 
 def _longer(record: RunRecord) -> str | None:
     """The command of the run for twice as long, in a new folder."""
-    words = record.command
-    total = str(record.field("schedule.total", ""))
-    amount, _, unit = total.partition(" ")
-    if words[1:2] == ["train"] and "--resume" not in words and amount.isdigit():
-        twice = f"{2 * int(amount)} {unit}".strip()
-        return command(*with_option(with_option(words, "--out", None), "--schedule.total", twice))
-    if words[1:2] == ["finetune"] and amount.isdigit() and unit.startswith("step"):
-        return command(*with_option(with_option(words, "--out", None), "--steps", str(2 * int(amount))))
-    return None
+    amount, _, unit = str(record.field("schedule.total", "")).partition(" ")
+    if not amount.isdigit():
+        return None
+    if record.command[1:2] == ["train"]:
+        return _again(record, total=f"{2 * int(amount)} {unit}".strip())
+    return _again(record, total=str(2 * int(amount))) if unit.startswith("step") else None
+
+
+def _steadier(record: RunRecord) -> str | None:
+    """The command of the run with a third of its learning rate."""
+    lr = record.field("optimizer.lr")
+    return _again(record, lr=f"{lr / 3:.2g}") if isinstance(lr, int | float) else None
+
+
+# What an option is called by each verb that trains; the first of each is what is written.
+OPTIONS = {
+    "train": {
+        "total": ("--schedule.total", "--epochs"),
+        "lr": ("--optimizer.lr", "--lr"),
+        "image_size": ("--model.image-size", "--model.image_size"),
+    },
+    "finetune": {"total": ("--steps",), "lr": ("--lr",), "image_size": ("--image-size", "--image_size")},
+}
+
+
+def _again(record: RunRecord, **changes: str) -> str | None:
+    """The command of the run with other values, in a new folder; None where it was another command's, or resumed."""
+    words = with_option(record.command, "--out", None)
+    options = OPTIONS.get(words[1]) if len(words) > 1 else None
+    if options is None or any(word.startswith("--resume") for word in words):
+        return None
+    for name, value in changes.items():
+        for option in options[name]:
+            words = with_option(words, option, None)
+        words = with_option(words, options[name][0], value)
+    return command(*words)

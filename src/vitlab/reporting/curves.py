@@ -8,6 +8,8 @@ from vitlab.reporting.facts import Facts
 from vitlab.reporting.glossary import term
 from vitlab.reporting.markup import Html, tag
 
+SMALL = 0.01  # the largest learning rate below which all are written with an exponent
+
 
 def curves(facts: Facts) -> list[Html]:
     """The charts, and what to look for in them."""
@@ -28,7 +30,8 @@ def curves(facts: Facts) -> list[Html]:
         if drawn := [curve for curve in found if curve.points]:
             charts.append(_chart(title, drawn, across, form, best))
     if lrs := points("lr"):
-        charts.append(_chart("Learning rate", [Curve("learning rate", "c", lrs, end=False)], across, number, None))
+        form = small_form(max(value for _, value in lrs))
+        charts.append(_chart("Learning rate", [Curve("learning rate", "c", lrs, end=False)], across, form, None))
     if not charts:
         return [tag("p", "Nothing was logged yet.")]
     words = [
@@ -39,6 +42,12 @@ def curves(facts: Facts) -> list[Html]:
         words.append(
             " Training pictures were varied or blended on purpose, which makes them harder: that the line on them is"
             " the worse one is as it should be."
+        )
+    if facts.mixed_steps and facts.record.step > facts.mixed_steps:
+        place = f"pass {facts.mixed_steps / epoch:.3g}" if epoch else f"step {facts.mixed_steps:,}"
+        words.append(
+            f" After {place} they were no longer blended with each other (augmentation.mix_until), which makes them"
+            " easier at once: that is where the lines jump."
         )
     return [tag("p", *words), tag("div", *charts, class_="charts")]
 
@@ -65,6 +74,18 @@ def _chart(title: str, found: Sequence[Curve], across: str, form: Form, best: Po
     told = "" if best is None else percent(best[1]) if form is _percent else form(best[1])
     caption = tag("figcaption", f"Best on validation pictures: {told}, in the ring.") if best else None
     return tag("figure", tag("h3", title), key if len(found) > 1 else None, drawn, caption)
+
+
+def small_form(largest: float) -> Form:
+    """How the values of one axis are written, all alike: '5e-4' where the largest is small, else '0.05'."""
+    if largest >= SMALL:
+        return lambda value: f"{value:.3g}"
+
+    def exponent(value: float) -> str:
+        digits, _, power = f"{value:.1e}".partition("e")
+        return f"{digits.removesuffix('.0')}e{int(power)}" if value else "0"
+
+    return exponent
 
 
 def _percent(value: float) -> str:

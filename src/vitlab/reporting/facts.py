@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from vitlab.core.imagenet import with_words
 from vitlab.data.contract import DataSet
 from vitlab.evaluation.cost import Spent
 from vitlab.reporting.inside import Inside
@@ -18,6 +19,7 @@ class Facts:
     record: RunRecord
     dataset: DataSet | None = None
     total_steps: int | None = None
+    mixed_steps: int | None = None  # after which pictures are not mixed any more, where they were before
     purpose: Purpose = field(default_factory=Purpose)
     tested: Tested | None = None
     inside: Inside | None = None
@@ -31,7 +33,7 @@ class Facts:
 
     @property
     def classes(self) -> tuple[str, ...]:
-        return self.record.classes or (self.dataset.classes if self.dataset else ())
+        return with_words(self.record.classes) or (self.dataset.classes if self.dataset else ())
 
     @property
     def notes(self) -> tuple[str, ...]:

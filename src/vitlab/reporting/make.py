@@ -31,10 +31,11 @@ AVERAGED = 64  # pictures that attention is averaged over, at most
 
 @dataclass(frozen=True)
 class Plan:
-    """A run's data, and how many steps it was to make."""
+    """A run's data, how many steps it was to make, and in how many of them pictures are mixed; None: in all or none."""
 
     dataset: DataSet
     steps: int
+    mixed: int | None = None
 
 
 @dataclass(frozen=True)
@@ -89,6 +90,7 @@ def make_report(
         record=record,
         dataset=None if planned is None else planned.dataset,
         total_steps=None if planned is None else planned.steps,
+        mixed_steps=None if planned is None else planned.mixed,
         purpose=purpose,
         tested=tested,
         spent=spent(folder) if record.lines or record.result else None,

@@ -19,7 +19,8 @@ def page(facts: Facts) -> str:
     purpose, context, glossary = facts.purpose, facts.context, Glossary.of(facts.purpose.terms)
     found: list[tuple[str, str, list[Html]]] = []
     remarks = [] if purpose.headless else purpose.task.remarks(context)
-    advised = notes(facts.record, remarks, scores_are_shares="score" in purpose.shares)
+    shares = "score" in purpose.shares
+    advised = notes(facts.record, remarks, tested=facts.tested, mixed=facts.mixed_steps, scores_are_shares=shares)
     if advised:
         found.append(("What stands out", "notable", [sections.noted(advised)]))
     found.append(("How it learned", "curves", curves(facts)))

@@ -1,6 +1,7 @@
 """What an evaluation needs of training: its processes, the data as a run divided it, what a recipe plans."""
 
 import contextlib
+import dataclasses
 import os
 from collections.abc import Iterator
 from pathlib import Path
@@ -8,8 +9,11 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
+from vitlab.core.errors import Error
+from vitlab.core.record import read_json
 from vitlab.data.contract import DataSet
 from vitlab.data.open import open_data
+from vitlab.data.sources.arranged import whole
 from vitlab.evaluation.features import Share
 from vitlab.evaluation.request import Host, Process
 from vitlab.recipes import find_recipe
@@ -40,11 +44,35 @@ def _joined(device: str | None) -> Iterator[Process]:
 
 def _open(data: str, run_folder: str | None) -> DataSet:
     """The data; where a run was trained on it, with the part held out that it held out."""
-    if run_folder is not None:
-        recipe = recipe_of(Path(run_folder))
-        if os.path.realpath(os.path.expanduser(recipe.data.source)) == os.path.realpath(os.path.expanduser(data)):  # noqa: PTH111
-            return open_parts(recipe)
-    return open_data(data)
+    seen = None if run_folder is None else _open_seen(data, Path(run_folder))
+    return open_data(data) if seen is None else seen
+
+
+def _open_unseen(data: str, run_folder: str | None) -> DataSet | None:
+    """The data with a part `all`, where its source has no parts and the run, if there is one, had other data."""
+    if run_folder is not None and _open_seen(data, Path(run_folder)) is not None:
+        return None
+    dataset = open_data(data, val_fraction=0)
+    if set(dataset.splits) != {"train"}:
+        return None
+    note = (
+        f"All {len(dataset.splits['train']):,} images are measured, since no record says that the model was trained on"
+        " them; if it was, give --split val."
+    )
+    return whole(dataclasses.replace(dataset, notes=(*dataset.notes, *([] if run_folder else [note]))))
+
+
+def _open_seen(data: str, run_folder: Path) -> DataSet | None:
+    """The data as a run divided it, if it was trained on it, there or at another place."""
+    recipe = recipe_of(run_folder)
+    if os.path.realpath(os.path.expanduser(recipe.data.source)) == os.path.realpath(os.path.expanduser(data)):  # noqa: PTH111
+        return open_parts(recipe)
+    record = run_folder / "data.json"
+    with contextlib.suppress(Error):  # what the run's options do not fit is other data
+        moved = open_parts(dataclasses.replace(recipe, data=dataclasses.replace(recipe.data, source=data)))
+        if record.exists() and read_json(record).get("fingerprint") == moved.fingerprint:
+            return moved
+    return None
 
 
 def _planned_images(recipe_name: str, train_images: int | None) -> int:
@@ -54,4 +82,4 @@ def _planned_images(recipe_name: str, train_images: int | None) -> int:
     return resolve(recipe.schedule, Pace(recipe.batch_size, size)).total * recipe.batch_size
 
 
-HOST = Host(join=_joined, open=_open, planned_images=_planned_images)
+HOST = Host(join=_joined, open=_open, open_unseen=_open_unseen, planned_images=_planned_images)

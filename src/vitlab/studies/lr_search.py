@@ -104,7 +104,7 @@ class Transfer:
         )
         return dataclasses.replace(
             recipe,
-            data=dataclasses.replace(recipe.data, workers=machine.workers),
+            data=dataclasses.replace(recipe.data, workers=machine.workers, division="hash"),  # test is apart already
             augmentation=self.augmentation,
             accumulate=machine.accumulate,
             precision=machine.precision,

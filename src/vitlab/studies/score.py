@@ -25,7 +25,6 @@ def run(request: "Request") -> Result:
     from vitlab.core.registry import permit
     from vitlab.data.jpeg import decoder_name
     from vitlab.evaluation.cost import model_cost
-    from vitlab.evaluation.measurement import choose_split
     from vitlab.evaluation.request import BATCH_SIZE
     from vitlab.objectives.cross_entropy import Loss
     from vitlab.tasks import task_for
@@ -34,8 +33,7 @@ def run(request: "Request") -> Result:
     start, sums = time.perf_counter(), list[torch.Tensor]()
     how, name = request.how, request.options.task
     permit(*([] if name is None else [name]))
-    dataset = request.host.open(request.needed_data, request.run_folder)
-    part = choose_split(dataset, how.split)
+    dataset, part = request.opened(learns=False)
     split, size = dataset.splits[part], how.batch_size or BATCH_SIZE
     with request.lent_model() as (model, process), torch.no_grad():
         task, model, share = task_for(model, name), model.to(process.device).eval(), process.share

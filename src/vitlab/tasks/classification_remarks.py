@@ -21,6 +21,17 @@ def _on_answers(context: ReportContext, found: ClassesTested) -> list[Remark]:
     assert context.tested is not None
     made: list[Remark] = []
     right, num = found.numbers.get("accuracy"), context.tested.num
+    number = right or found.numbers.get("mAP")
+    if number is not None and number.low is not None and number.high is not None:
+        half = (number.high - number.low) / 2
+        if half > WIDE:
+            made.append(
+                Remark(
+                    f"With {count(num, 'picture')} looked at, the result is uncertain by about"
+                    f" {100 * half:.0f} percentage points either way: two models that differ by less cannot be told"
+                    " apart here. Hold out more pictures to be surer."
+                )
+            )
     if right is not None and found.guess is not None and right.low is not None and right.low <= found.guess:
         made.append(
             Remark(
@@ -40,17 +51,6 @@ def _on_answers(context: ReportContext, found: ClassesTested) -> list[Remark]:
                 " look also whether some are labelled wrongly."
             )
         )
-    number = right or found.numbers.get("mAP")
-    if number is not None and number.low is not None and number.high is not None:
-        half = (number.high - number.low) / 2
-        if half > WIDE:
-            made.append(
-                Remark(
-                    f"With {count(num, 'picture')} looked at, the result is uncertain by about"
-                    f" {100 * half:.0f} percentage points either way: two models that differ by less cannot be told"
-                    " apart here. Hold out more pictures to be surer."
-                )
-            )
     off = found.numbers.get("calibration error")
     if off is not None and right is not None and off.value > OFF:
         sure = mean_confidence(found)

@@ -11,6 +11,7 @@ from vitlab.core.random import torch_seed
 from vitlab.data.contract import DataSet, Split
 from vitlab.data.open import hold_out, open_data
 from vitlab.data.sources.arranged import PREFIX, arrange
+from vitlab.data.sources.holdout import divide_by_class
 from vitlab.data.sources.published.imagenet import REPORTED_ON_VAL
 from vitlab.models.contract import Model
 from vitlab.objectives import OBJECTIVES
@@ -140,13 +141,16 @@ def divide(dataset: DataSet) -> Parts:
 
 
 def open_parts(recipe: Recipe) -> DataSet:
-    """The recipe's data; where it has no validation part, a fraction of train is held out for it.
+    """The recipe's data; a set without parts is divided by class, and one without a validation part held out from.
 
     Of a set whose results are reported on its val part, that one is test, unless nothing is held out.
     """
     data = recipe.data
     source = f"{PREFIX}{data.parts}:{data.source}" if data.parts else data.source
-    dataset = open_data(source, val_fraction=data.val_fraction)
+    by_class = data.division == "class"
+    dataset = open_data(source, val_fraction=0 if by_class else data.val_fraction)
+    if by_class and set(dataset.splits) == {"train"}:
+        return divide_by_class(dataset, data.val_fraction)
     if dataset.name in REPORTED_ON_VAL and recipe.data.val_fraction and set(dataset.splits) == {"train", "val"}:
         dataset = arrange(dataset, {"train": ("train",), "test": ("val",)})
     if "val" not in dataset.splits and "train" in dataset.splits:
@@ -154,6 +158,9 @@ def open_parts(recipe: Recipe) -> DataSet:
     return dataset
 
 
-def planned_steps(recipe: Recipe, dataset: DataSet) -> int:
-    """How many steps a recipe makes over a data set."""
-    return resolve(recipe.schedule, Pace(recipe.batch_size, len(divide(dataset).train))).total
+def planned_steps(recipe: Recipe, dataset: DataSet) -> tuple[int, int | None]:
+    """How many steps a recipe makes over a data set, and after which of them nothing is mixed any more, if any."""
+    pace, how = Pace(recipe.batch_size, len(divide(dataset).train)), recipe.augmentation
+    total = resolve(recipe.schedule, pace).total
+    mixed = steps(how.mix_until, pace, total=total)
+    return total, mixed if (how.mixup or how.cutmix) and 0 < mixed < total else None

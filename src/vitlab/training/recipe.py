@@ -57,6 +57,8 @@ class DataChoice:
     source: str = "digits"  # a path or a name: see docs/data.md
     parts: str = ""  # the set's parts arranged anew, as 'train=train+val,test=test'; empty: as they are
     val_fraction: BelowOne = 0.1  # of train, held out where the set has no validation part; 0: none
+    division: Literal["class", "hash"] = "class"
+    """How a set without parts is divided: class: of each class as many in val, and in test; hash: any images in val."""
     workers: NonNegativeInt | None = None  # decoding processes; None: one per core, 0: none
     resident: bool | None = None  # the whole set decoded on the device; None: where it fits
     balanced: bool = False  # every class drawn equally often
@@ -151,6 +153,8 @@ def read_recipe(data: Mapping[str, Any], *, where: str) -> Recipe:
     for name, value in data.items():
         inner = isinstance(value, Mapping) and name in ("optimiser", "optimizer")
         fields[RENAMED.get(name, name)] = {_last(f"{name}.{key}"): it for key, it in value.items()} if inner else value
+    if isinstance(chosen_data := fields.get("data"), Mapping):
+        fields["data"] = {"division": "hash", **chosen_data}  # as all runs were divided before they said how
     teacher = fields.pop("teacher", None)
     if isinstance(teacher, Mapping) and teacher.get("source") is not None:
         options = {"teacher" if name == "source" else name: value for name, value in teacher.items()}

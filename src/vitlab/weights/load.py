@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from vitlab.core import checksums
 from vitlab.core.config import check_names
 from vitlab.core.errors import CannotHoldError, CheckpointError, near_matches, unknown_name
+from vitlab.core.imagenet import imagenet_labels
 from vitlab.core.preprocess import Preprocess
 from vitlab.models.contract import Model
 from vitlab.models.create import as_size, change, configured, empty_model
@@ -23,7 +24,6 @@ from vitlab.models.zoo.rows import ZOO
 from vitlab.weights import hub, surgery
 from vitlab.weights.files.tensors import open_folder, open_tensors, read_json
 from vitlab.weights.format import Contents, Format, FormatOf, Location
-from vitlab.weights.imagenet import imagenet_labels
 from vitlab.weights.mapping import LoadReport, Rule, check_finite, check_shape
 from vitlab.weights.native import Native, is_own, with_family
 from vitlab.weights.published import PUBLISHED

@@ -16,6 +16,7 @@ from vitlab.core.errors import ConfigError, DataError, Error, UnknownNameError
 from vitlab.core.registry import permit
 from vitlab.data import open as opening
 from vitlab.data.open import describe, names, open_data
+from vitlab.data.sources.folder import read
 
 ASKED_FOR = {"caltech101", "cifar10", "cifar100", "digits", "dtd", "eurosat", "fashion-mnist", "flowers102", "food101"}
 ASKED_FOR |= {"imagenet", "imagenet21k", "mnist", "pets", "stl10", "svhn"}
@@ -418,3 +419,14 @@ NAMED = Published("their-set", "their set", never, lambda path: made(10), (), "h
     assert open_data(home / "flat").notes[0].startswith("Read as an image folder")
     (home / "flat" / "theirs").touch()
     assert open_data(home / "flat").notes[0].startswith("Read as a form of theirs")
+
+
+def test_wordnet_ids_get_their_words_and_fingerprints_stay(home: Path) -> None:
+    folders = {"n01443537": 2, "n02012849": 2, "n03126707": 2, "n99999999": 2}
+    photos(home / "mine", **folders)
+    dataset = open_data(home / "mine", val_fraction=0)
+    words = ("goldfish (n01443537)", "crane (n02012849)", "crane (n03126707)", "n99999999")  # a bird and a machine
+    assert dataset.classes == words
+    assert dataset.fingerprint == read(home / "mine").fingerprint
+    photos(home / "other", goldfish=2, tench=2)
+    assert open_data(home / "other").classes == ("goldfish", "tench")

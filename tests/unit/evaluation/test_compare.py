@@ -30,8 +30,9 @@ def lines_of(table: tuple[list[str], list[list[str]]]) -> dict[str, list[str]]:
 def test_models_stand_side_by_side_with_cost_last() -> None:
     columns, rows = compare(RESULTS).table()
     assert columns == ["", ">mine", ">other"]
-    assert rows[1] == ["digits, accuracy top-1", "71.25 ± 4.40", "90.00"]
+    assert rows[2] == ["digits, accuracy top-1", "71.25 ± 4.40", "90.00"]
     assert rows[0] == ["imagenet, finetune top-1", "80.10 ± 0.20", "–"]
+    assert rows[1] == ["imagenet, finetune other", "10.00", "–"]
     assert rows[-2] == ["Parameters (M)", "86.60", "22"]
     assert rows[-1] == ["Training device-days", "12.50", "3"]
 
@@ -42,7 +43,7 @@ def test_the_published_columns_stand_beside_in_the_papers_rows() -> None:
     assert columns[3] == ">ViT-H/14 (JFT), published"
     assert [row[0] for row in rows[:8]] == [
         "ImageNet", "ImageNet ReaL", "CIFAR-10", "CIFAR-100", "Oxford-IIIT Pets", "Oxford Flowers-102",
-        "VTAB (19 tasks)", "digits, accuracy top-1",
+        "VTAB (19 tasks)", "imagenet, finetune other",
     ]  # fmt: skip
     assert rows[0][1:4] == ["80.10 ± 0.20", "–", "88.55 ± 0.04"]
     assert rows[1][1:4] == ["85.01", "–", "90.72 ± 0.05"]
@@ -97,7 +98,10 @@ def test_a_cost_result_adds_cost_and_no_row() -> None:
         protocol="cost", model="mine", data="", metrics={"parameters (M)": Metric(value=1, count=1)}, cost=costs
     )
     rows = compare([result("mine", "digits", "knn", 0.5), cost]).table()[1]
-    assert rows == [["digits, knn top-1", "50.00"], ["Parameters (M)", "1"], ["GFLOPs per image", "2"]]
+    assert rows == [
+        ["digits, knn top-1", "50.00"], ["digits, knn other", "10.00"], ["Parameters (M)", "1"],
+        ["GFLOPs per image", "2"],
+    ]  # fmt: skip
 
 
 def test_what_cannot_be_told_apart_is_refused() -> None:
@@ -128,7 +132,8 @@ def test_the_figure_shows_every_result_and_the_cost() -> None:
     comparison = compare(RESULTS, published="v2")
     left, right = draw(comparison).axes
     labels = [label.get_text() for label in left.get_yticklabels()]
-    assert labels == [comparison.label(row) for row in comparison.rows]
+    assert labels[:7] == [row[0] for row in comparison.table()[1][:7]]  # the paper's
+    assert labels[7:] == ["digits, accuracy top-1"]  # of several metrics the first
     points = [line for line in right.lines if len(line.get_xdata())]  # pyright: ignore[reportArgumentType]
     assert len(points) == len(published_columns("v2"))
     assert right.get_xscale() == "log"
@@ -157,7 +162,32 @@ def test_a_result_over_a_part_of_the_images_is_noted() -> None:
     assert compare([part]).notes == ("mine: real over 5,000 of 50,000 images.",)
 
 
-def test_few_shots_are_told_by_five_whatever_their_order() -> None:
-    metrics = {f"{k}-shot": Metric(value=k / 100, count=9) for k in (1, 5, 10)}
-    found = compare([Result(protocol="fewshot", model="mine", data="digits", metrics=metrics, cost={})])
-    assert found.table()[1][0] == ["digits, fewshot 5-shot", "5.00"]
+def test_every_metric_is_kept_and_stands_by_its_protocol() -> None:
+    names = ("mean", "natural", "specialized", "structured", "dtd")
+    whole = {name: Metric(value=0.1 * (i + 1), count=3) for i, name in enumerate(names)}
+    some = {"dtd": Metric(value=0.55, count=3), "pets": Metric(value=0.65, count=3)}
+    results = [Result(protocol="vtab", model="a", data="vtab", metrics=whole), result("a", "digits", "knn", 0.5)]
+    results.append(Result(protocol="vtab", model="b", data="vtab", metrics=some))
+    rows = compare(results).table()[1]
+    assert [row[0].removeprefix("vtab, vtab ") for row in rows[:6]] == [*names, "pets"]
+    assert rows[4][1:] == ["50.00", "55.00"]
+    assert rows[5][1:] == ["–", "65.00"]
+    shots = {f"{k}-shot": Metric(value=k / 100, count=9) for k in (1, 5, 10, 25)}
+    few = compare([Result(protocol="fewshot", model="a", data="cifar100", metrics=shots)])
+    assert [row[1] for row in few.table()[1]] == ["1.00", "5.00", "10.00", "25.00"]
+    assert [row.metric for row in few.main] == ["5-shot"]
+
+
+def test_the_papers_table_stands_alone() -> None:
+    columns, rows = compare([], published="v2").table()
+    assert columns[1] == ">ViT-H/14 (JFT), published"
+    assert len(columns) == 1 + len(published_columns("v2"))
+    assert rows[0] == ["ImageNet", "88.55 ± 0.04", "87.76 ± 0.03", "85.30 ± 0.02", "87.54 ± 0.02", "88.40"]
+
+
+def test_few_shots_of_a_models_own_classes_are_no_finding() -> None:
+    few = Result(protocol="fewshot", model="a", data="digits", metrics={"5-shot": Metric(value=0.9, count=9)})
+    known = dataclasses.replace(few, settings={"classes known": True})
+    assert compare([few]).notes == ()
+    (note,) = compare([known]).notes
+    assert note.startswith("a: fewshot on digits is no finding: the model was trained to tell these classes")

@@ -9,13 +9,13 @@ from PIL import Image
 from torch import Tensor
 
 from vitlab.core.errors import Error
+from vitlab.core.imagenet import imagenet_classes
 from vitlab.core.preprocess import Preprocess
 from vitlab.evaluation.contract import EvaluationError
 from vitlab.evaluation.protocols.real import RealOptions
 from vitlab.evaluation.real import RealAccuracy, RealLabels, open_validation_images
 from vitlab.evaluation.request import measure
 from vitlab.evaluation.subject import subject_from
-from vitlab.weights.imagenet import imagenet_classes
 
 LABELS = [[0, 5], [], [999], [1], [2, 3, 4]]
 

@@ -5,12 +5,12 @@ import pytest
 import torch
 
 from tiny_vits import SIZES, random_vit
+from vitlab.core.imagenet import imagenet_classes, imagenet_labels
 from vitlab.core.preprocess import Preprocess
 from vitlab.evaluation.contract import EvaluationError, Subject
 from vitlab.evaluation.subject import for_classes, lent, model_fingerprint, subject_from, subject_of
 from vitlab.models.create import empty_model
 from vitlab.models.vit import ViTConfig
-from vitlab.weights.imagenet import imagenet_classes, imagenet_labels
 
 IMAGES = torch.randn(3, 3, 8, 8, generator=torch.Generator().manual_seed(0))
 
@@ -98,6 +98,11 @@ def test_wordnet_ids_are_names_of_imagenets_classes() -> None:
     found, how = for_classes(classifier(imagenet_labels(), 1000), [ids[701], ids[3]])
     assert columns(found) == [701, 3]
     assert how == "by name, 2 of the model's 1000"
+    worded = ["parachute (n03888257)", "tiger shark (n01491361)"]
+    assert columns(for_classes(classifier(imagenet_labels(), 1000), worded)[0]) == [701, 3]
+    earlier = ["n00000001", "n01491361", "n03888257"]  # a model of before, and an id that is none of the thousand
+    assert columns(for_classes(classifier(earlier, 3), [*worded, "n00000001"])[0]) == [2, 1, 0]
+    assert columns(for_classes(classifier(worded, 2), ["n01491361", "n03888257"])[0]) == [1, 0]
 
 
 def test_equally_many_classes_of_other_names_are_matched_by_number(caplog: pytest.LogCaptureFixture) -> None:

@@ -4,7 +4,8 @@ import torch
 from sklearn.metrics.pairwise import cosine_similarity
 
 from vitlab.core.errors import Error
-from vitlab.inspection.positions import neighbourhood, position_similarity
+from vitlab.inspection.positions import nearness, neighbourhood, position_similarity
+from vitlab.inspection.write import positions_caption
 
 
 def test_as_scikit_learn_has_it() -> None:
@@ -32,3 +33,31 @@ def test_rows_and_columns_by_hand() -> None:
 def test_positions_of_another_grid_are_refused() -> None:
     with pytest.raises(Error, match="3 x 3 grid: it has 9 places"):
         position_similarity(torch.zeros(8, 4), (3, 3))
+
+
+def test_nearness_is_the_correlation_of_alike_and_near() -> None:
+    rows, columns = 3, 4
+    places = np.array([(row, column) for row in range(rows) for column in range(columns)], float)
+    apart = np.linalg.norm(places[:, None] - places[None], axis=-1)
+    line = torch.from_numpy(1 - apart / 10).reshape(rows, columns, rows, columns)
+    assert nearness(line) == pytest.approx(1)
+    assert nearness(-line) == pytest.approx(-1)
+    noise = np.random.default_rng(0).standard_normal(apart.shape)
+    noise += noise.T
+    above = np.triu_indices(len(apart), 1)
+    expected = np.corrcoef(noise[above], -apart[above])[0, 1]
+    assert nearness(torch.from_numpy(noise).reshape(rows, columns, rows, columns)) == pytest.approx(expected)
+    assert nearness(torch.ones(2, 2, 2, 2)) is None
+    assert nearness(torch.ones(1, 1, 1, 1)) is None
+
+
+def test_the_caption_says_what_the_figure_of_positions_shows() -> None:
+    rng = np.random.default_rng(0)
+    fresh = position_similarity(rng.standard_normal((49, 64)), (7, 7))
+    assert "hardly more alike than far ones" in positions_caption(fresh.numpy())
+    across, down = np.meshgrid(np.arange(7.0), np.arange(7.0))
+    centres = np.arange(7)[:, None]
+    bumps = [np.exp(-((axis.reshape(1, -1) - centres) ** 2) / 4) for axis in (across, down)]
+    learned = position_similarity(np.concatenate(bumps).T - 0.3, (7, 7))
+    assert "near places are alike" in positions_caption(learned.numpy())
+    assert "one row or column" in positions_caption(learned.numpy())

@@ -20,7 +20,9 @@ from vitlab.objectives.cross_entropy import Loss
 from vitlab.reporting.advice import next_steps, notes, with_option
 from vitlab.reporting.charts import Curve, Scale, line_chart, reliability_chart, thinned, ticks
 from vitlab.reporting.confusion import matrix
+from vitlab.reporting.curves import curves
 from vitlab.reporting.drawn import drawn
+from vitlab.reporting.facts import Facts
 from vitlab.reporting.glossary import TERMS, Glossary
 from vitlab.reporting.markup import Html, join, tag
 from vitlab.reporting.pictures import thumbnail
@@ -234,13 +236,40 @@ def test_an_option_is_changed_wherever_it_stands() -> None:
 def test_advice_on_learning() -> None:
     (longer,) = notes(record(lines=scores(0.1, 0.2, 0.3, 0.4, 0.5, 0.55, 0.6, 0.65, 0.7, 0.75)), [])
     assert longer.command == "vitlab train x --schedule.total '40 epochs'"
-    (worse,) = notes(record(lines=scores(0.5, 0.8, 0.7, 0.6, 0.6)), [])
+    (worse,) = notes(record(lines=scores(0.5, 0.8, 0.7, 0.6, 0.6), result={"step": 50}), [])
     assert "got worse afterwards" in worse.text
     assert notes(record(lines=scores(0.7, 0.8, 0.8, 0.8, 0.8, 0.8, 0.8, 0.8, 0.8, 0.8)), []) == []
     (skipped,) = notes(record(result={"step": 100, "skipped": 2}), [])
     assert skipped.text.startswith("2 steps were left out")
     (unreadable,) = notes(record(result={"step": 100, "unreadable": 3}), [])
     assert unreadable.text.startswith("3 training pictures could not be read")
+
+
+def test_advice_names_a_command_that_the_run_could_have_been() -> None:
+    rising = scores(0.1, 0.2, 0.3, 0.4, 0.5, 0.55, 0.6, 0.65, 0.7, 0.75)
+
+    def advised(*words: str, total: str = "20 epochs") -> str | None:
+        recipe = {"schedule": {"total": total}, "optimizer": {"lr": 0.003}}
+        (note,) = notes(record(lines=rising, recipe=recipe, environment={"command": ["vitlab", *words]}), [])
+        return note.command
+
+    assert advised("train", "x", "--epochs", "20") == "vitlab train x --schedule.total '40 epochs'"
+    assert advised("finetune", "photos", "--steps=500", total="500 steps") == "vitlab finetune photos --steps 1000"
+    assert advised("finetune", "photos", total="20 epochs") is None
+    assert advised("train", "--resume", "runs/a") is None
+    assert advised("demo") is None
+
+
+def test_the_best_state_of_an_unsteady_run_comes_with_a_lower_learning_rate() -> None:
+    lines = [{"step": 10 * i, "accuracy": 0.366, "loss": 2.0} for i in range(1, 11)]
+    lines += [
+        {"step": 10 * (i + 1), "val score": value, "val accuracy": value, "val count": 10_000}
+        for i, value in enumerate((0.2, 0.41, 0.42, 0.38, 0.368))
+    ]
+    recipe = {"schedule": {"total": "100 steps"}, "optimizer": {"lr": 0.003}}
+    (note,) = notes(record(lines=tuple(lines), recipe=recipe), [])
+    assert "unsteadily" in note.text
+    assert note.command == "vitlab train x --optimizer.lr 0.001"
 
 
 def test_advice_on_uneven_classes_and_poor_answers() -> None:
@@ -272,6 +301,7 @@ def test_advice_on_uneven_classes_and_poor_answers() -> None:
     )
     context = replace(classes_told(2, found), classes=dataset.classes)
     texts = " ".join(remark.text for remark in Classification().remarks(context))
+    assert texts.startswith("With 60 pictures looked at, the result is uncertain by about 12 percentage points")
     assert "hardly better" in texts
     assert "“many” for “few”: 30 times, 60.0% of those pictures" in texts
     assert "about 12 percentage points" in texts
@@ -287,3 +317,13 @@ def test_a_reliability_chart_names_both_axes() -> None:
     assert ">how sure it was</text>" in chart
     assert ">how often it was right</text>" in chart
     assert "1 picture: 80% sure, right 50% of the time" in chart
+
+
+def test_the_end_of_mixing_is_told_beside_the_curves() -> None:
+    lines = tuple({"step": step, "loss": 1.0} for step in (10, 50, 100))
+    run = record(lines=lines, recipe={"augmentation": {"mixup": 0.8, "policy": "none"}, "batch_size": 4})
+    told = "".join(curves(Facts(record=run, total_steps=100, mixed_steps=85)))
+    assert "After step 85 they were no longer blended" in told
+    assert "no longer blended" not in "".join(curves(Facts(record=run, total_steps=100)))
+    early = record(lines=lines[:2], result={}, state="unfinished")
+    assert "no longer blended" not in "".join(curves(Facts(record=early, total_steps=100, mixed_steps=85)))

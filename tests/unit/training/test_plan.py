@@ -54,7 +54,7 @@ def test_durations_become_steps(short: Recipe) -> None:
     plan = plan_of(changed(short, **{"schedule.total": "5 epochs", "evaluate_every": "1 epoch", "log_every": "10%"}))
     assert (len(plan.parts.train), plan.schedule.total, plan.schedule.warmup) == (92, 29, 4)
     assert plan.intervals == Intervals(log=3, evaluate=6, checkpoint=4)
-    assert planned_steps(plan.recipe, plan.dataset) == 29
+    assert planned_steps(plan.recipe, plan.dataset) == (29, None)
 
 
 @pytest.mark.parametrize(("until", "places"), [("100%", None), ("50%", 14 * 16), ("10 steps", 160)])
@@ -65,6 +65,7 @@ def test_mixing_ends_with_a_part_of_the_run(short: Recipe, until: str, places: i
     )
     plan = plan_of(recipe)
     assert main_stream(plan, plan.parts.train, build_model(plan).preprocess).mix_until == places
+    assert planned_steps(recipe, plan.dataset) == (29, None if places is None else places // 16)
 
 
 def test_a_classifier_needs_labels(unlabelled: Recipe) -> None:

@@ -11,12 +11,12 @@ from safetensors.torch import load_file, save_file
 
 from vitlab.core.config import from_dict
 from vitlab.core.errors import CheckpointError, ConfigError, Error, UnknownNameError
+from vitlab.core.imagenet import imagenet_labels
 from vitlab.models import FAMILIES
 from vitlab.models.create import empty_model, family_of
 from vitlab.models.vit import ViT, ViTConfig
 from vitlab.models.zoo.rows import ZOO
 from vitlab.weights import hub
-from vitlab.weights.imagenet import imagenet_labels
 from vitlab.weights.load import formats, load, save
 from vitlab.weights.published import PUBLISHED
 

@@ -13,6 +13,7 @@ from vitlab.data.sources.holdout import identities
 from vitlab.data.sources.source import SPLITS, Digest
 
 PREFIX = "arranged:"
+ALL = "all"  # the part of a set that is all of it
 
 
 @final
@@ -68,6 +69,15 @@ def arrange(dataset: DataSet, parts: Mapping[str, Sequence[str]]) -> DataSet:
         if tuple(of) != (part,)  # what is as it was needs no words
     ]
     return dataclasses.replace(dataset, splits=ordered, fingerprint=digest.text(), notes=(*dataset.notes, *notes))
+
+
+def whole(dataset: DataSet) -> DataSet:
+    """The set with one part more, `all`, which is all of its parts."""
+    parts = list(dataset.splits.values())
+    joined = parts[0] if len(parts) == 1 else _join(parts)
+    return dataclasses.replace(
+        dataset, splits={**dataset.splits, ALL: joined}, fingerprint=Digest(dataset.fingerprint, ALL).text()
+    )
 
 
 def _join(parts: Sequence[Split]) -> Split:

@@ -1,4 +1,4 @@
-"""Part of the training images held out, by a stable hash of each, so that adding images moves none."""
+"""Part of the training images held out, by a stable hash of each, so that adding images moves few or none."""
 
 import dataclasses
 from typing import cast
@@ -41,6 +41,49 @@ def hold_out(dataset: DataSet, fraction: float, seed: int = 0, into: str = "val"
         fingerprint=Digest(dataset.fingerprint, into, repr(float(fraction)), seed).text(),
         notes=(*dataset.notes, note),
     )
+
+
+def divide_by_class(dataset: DataSet, fraction: float, seed: int = 0) -> DataSet:
+    """A set with a train part alone, of each class about `fraction` in val and as many in test, and a note on it.
+
+    The images of a class stand in the order of a hash of each one's name: the first are test, the last val. A class is
+    in train first, in val with two images, and in all three parts with three. An added image moves at most two others.
+    Images without one class each are divided as one; without any target there is nothing to test.
+    """
+    assert set(dataset.splits) == {"train"}
+    train = dataset.splits["train"]
+    if fraction == 0:
+        return dataset
+    if not train.targets:
+        return hold_out(dataset, fraction, seed)
+    chosen = _numbered_parts(identities(train.images), _class_numbers(train), fraction, seed)
+    places = {part: np.flatnonzero(chosen == number) for number, part in enumerate(("train", "val", "test"))}
+    splits = {part: train.take(found) for part, found in places.items() if len(found)}
+    if len(splits) == 1:
+        note = f"Nothing was held out of train: {'it has' if len(train) == 1 else 'every class has'} one image only."
+    else:
+        held = " and ".join(f"{len(splits[part]):,} are {part}" for part in ("val", "test") if part in splits)
+        note = (
+            f"Of {len(train):,} images {held}: of each class {fraction * 100:g}% each, by a hash of each image's name"
+            f" (seed {seed})."
+        )
+    fingerprint = Digest(dataset.fingerprint, "by class", repr(float(fraction)), seed).text()
+    return dataclasses.replace(dataset, splits=splits, fingerprint=fingerprint, notes=(*dataset.notes, note))
+
+
+def _numbered_parts(numbers: Array, labels: Array | None, fraction: float, seed: int) -> Array:
+    """0, 1 or 2 for each image: train, val or test."""
+    chance = uniform(key(seed, "divide by class"), numbers).astype(np.float64)
+    strata = np.zeros(len(numbers), np.int64) if labels is None else labels
+    order = np.lexsort((numbers, chance, strata))
+    counts = np.bincount(strata)
+    starts = np.cumsum(counts) - counts
+    rank = np.empty(len(numbers), np.int64)
+    rank[order] = np.arange(len(numbers)) - starts[strata[order]]
+    share = np.floor(counts * fraction + 0.5).astype(np.int64)  # halves upwards
+    share = np.minimum(np.maximum(share, 1), (counts - 1) // 2)
+    last = (counts - np.where(counts == 2, 1, share))[strata]
+    return np.where(rank < share[strata], 2, np.where(rank >= last, 1, 0))
 
 
 def identities(images: Images) -> Array:

@@ -17,7 +17,7 @@ class AccuracyOptions:
 
 
 def run(request: "Request") -> Result:
-    return request.measure(_accuracy)
+    return request.measure(_accuracy, learns=False)
 
 
 def _accuracy(on: "Measurement", options: AccuracyOptions) -> Outcome:

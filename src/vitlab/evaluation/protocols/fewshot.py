@@ -1,10 +1,11 @@
 """Least squares on frozen features of a few images per class."""
 
+import dataclasses
 import logging
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from vitlab.evaluation.contract import EvaluationError, Outcome, Protocol, Result
+from vitlab.evaluation.contract import KNOWN, EvaluationError, Outcome, Protocol, Result
 
 if TYPE_CHECKING:
     from vitlab.evaluation.measurement import Measurement
@@ -34,6 +35,7 @@ def run(request: "Request") -> Result:
 def _fewshot(on: "Measurement", options: FewshotOptions) -> Outcome:
     from vitlab.evaluation.fewshot import SWEEP, fewshot
     from vitlab.evaluation.measurement import noted
+    from vitlab.evaluation.subject import places_of
 
     on.check_parts()
     shots = _possible_shots(on, options.shots)
@@ -50,7 +52,10 @@ def _fewshot(on: "Measurement", options: FewshotOptions) -> Outcome:
         device=on.subject.device,
         progress=on.progress,
     )
-    return noted(outcome, train, test)
+    labels = on.subject.labels
+    known = labels is not None and places_of(labels, on.dataset.classes) is not None
+    settings = {**outcome.settings, **({KNOWN: True} if known else {})}
+    return dataclasses.replace(noted(outcome, train, test), settings=settings)
 
 
 def _possible_shots(on: "Measurement", asked: tuple[int, ...]) -> tuple[int, ...]:

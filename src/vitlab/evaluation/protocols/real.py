@@ -30,11 +30,11 @@ def run(request: "Request") -> Result:
 
 
 def _real(on: "Measurement", options: RealOptions) -> Outcome:
+    from vitlab.core.imagenet import imagenet_classes
     from vitlab.evaluation.features import outputs
     from vitlab.evaluation.measurement import with_damaged
     from vitlab.evaluation.real import NUM_CLASSES, RealAccuracy, RealLabels
     from vitlab.evaluation.subject import for_classes
-    from vitlab.weights.imagenet import imagenet_classes
 
     if on.subject.logits is None:
         raise EvaluationError(f"{on.subject.name} has no classifier: ReaL needs one with ImageNet's classes.")

@@ -5,11 +5,11 @@ from typing import Any
 
 from vitlab.core.config import from_dict
 from vitlab.core.errors import CheckpointError, Error
+from vitlab.core.imagenet import imagenet_labels
 from vitlab.models.create import change
 from vitlab.models.timm.adapter import TimmModel
 from vitlab.models.timm.build import TimmConfig, first_line
 from vitlab.models.zoo.timm_rows import timm_row
-from vitlab.weights.imagenet import imagenet_labels
 from vitlab.weights.mapping import LoadReport
 from vitlab.weights.surgery import new_head, replaces_head
 

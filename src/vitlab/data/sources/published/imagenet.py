@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 
 from vitlab.core.errors import DataError
+from vitlab.core.imagenet import WNID
 from vitlab.data.contract import DataSet
 from vitlab.data.sources.files import Listing, list_folders, list_images
 from vitlab.data.sources.folder import ClassFolders, assemble, list_classes
@@ -16,7 +17,6 @@ from vitlab.data.sources.published.matlab import read_mat
 from vitlab.data.sources.source import SPLITS, Published, one_each
 from vitlab.data.sources.wording import few
 
-WNID = re.compile(r"n[0-9]{8}")
 KAGGLE = ("ILSVRC/Data/CLS-LOC", "Data/CLS-LOC")
 KAGGLE_LABELS = "LOC_val_solution.csv"
 DEVKIT = ("ILSVRC2012_devkit_t12/data", "devkit/data", "data")

@@ -1,0 +1,36 @@
+"""The thousand classes of ImageNet, in the order of every public checkpoint: WordNet identifiers and their lemmas."""
+
+import functools
+import re
+from collections.abc import Sequence
+from importlib.resources import files
+
+WNID = re.compile(r"n[0-9]{8}")
+NAMED = re.compile(rf".*\(({WNID.pattern})\)")  # 'goldfish (n01443537)'
+
+
+@functools.cache
+def imagenet_classes() -> tuple[tuple[str, str], ...]:
+    """(WordNet identifier, lemmas) per class; a lemma alone is not unique ('crane' is a bird and a machine)."""
+    text = (files("vitlab.core") / "imagenet.tsv").read_text(encoding="utf-8")
+    return tuple((key, name) for key, _, name in (line.partition("\t") for line in text.splitlines()))
+
+
+def imagenet_labels() -> tuple[str, ...]:
+    return tuple(name for _, name in imagenet_classes())
+
+
+def with_words(classes: Sequence[str]) -> tuple[str, ...]:
+    """Class names in which a WordNet id that is ImageNet's has its first lemma: 'goldfish (n01443537)'."""
+    if not any(WNID.fullmatch(name) for name in classes):
+        return tuple(classes)
+    words = {key: f"{name.partition(',')[0]} ({key})" for key, name in imagenet_classes()}
+    return tuple(words.get(name, name) for name in classes)
+
+
+def wordnet_id(name: str) -> str | None:
+    """The WordNet id that a class name is or ends with."""
+    if WNID.fullmatch(name):
+        return name
+    found = NAMED.fullmatch(name)
+    return None if found is None else found[1]

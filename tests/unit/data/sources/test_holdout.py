@@ -1,0 +1,105 @@
+"""Sets without parts, divided by class into train, val and test."""
+
+from dataclasses import dataclass
+
+import numpy as np
+import pytest
+
+from vitlab.data.contract import Array, DataSet, Split
+from vitlab.data.sources.holdout import divide_by_class
+
+PARTS = ("train", "val", "test")
+
+
+@dataclass(frozen=True)
+class Named:
+    """Images that are told apart by a number of their own."""
+
+    numbers: Array
+
+    def __len__(self) -> int:
+        return len(self.numbers)
+
+    def read(self, index: int) -> bytes:
+        raise AssertionError(index)
+
+    def where(self, index: int) -> str:
+        return str(self.numbers[index])
+
+    def identities(self) -> Array:
+        return self.numbers
+
+
+def a_set(*counts: int, first: int = 0) -> DataSet:
+    """A data set of so many images per class, numbered from `first` on within each."""
+    labels = np.repeat(np.arange(len(counts)), counts)
+    numbers = np.concatenate([1_000_000 * k + first + np.arange(count) for k, count in enumerate(counts)])
+    train = Split.labelled(Named(numbers), labels)
+    return DataSet("set", tuple(f"class {k}" for k in range(len(counts))), {"train": train}, "print")
+
+
+def members(dataset: DataSet) -> dict[str, set[str]]:
+    return {part: {split.images.where(i) for i in range(len(split))} for part, split in dataset.splits.items()}
+
+
+@pytest.mark.parametrize(
+    ("num", "parts"),
+    [
+        (1, (1, 0, 0)),
+        (2, (1, 1, 0)),
+        (3, (1, 1, 1)),
+        (4, (2, 1, 1)),
+        (10, (8, 1, 1)),
+        (15, (11, 2, 2)),
+        (100, (80, 10, 10)),
+    ],
+)
+def test_each_class_has_its_share_of_each_part(num: int, parts: tuple[int, int, int]) -> None:
+    divided = divide_by_class(a_set(num, 40), 0.1)
+    found = tuple(int(divided.splits[part].counts(2)[0]) for part in PARTS)
+    assert found == parts
+    assert [int(divided.splits[part].counts(2)[1]) for part in PARTS] == [32, 4, 4]
+
+
+def test_every_image_is_in_one_part_and_keeps_its_label() -> None:
+    whole = a_set(20, 7, 33)
+    divided = divide_by_class(whole, 0.2)
+    found = members(divided)
+    assert sum(map(len, found.values())) == 60
+    assert set.union(*found.values()) == members(whole)["train"]
+    for split in divided.splits.values():
+        for i in range(len(split)):
+            assert int(split.images.where(i)) // 1_000_000 == split.labels[i]
+    assert "Of 60 images 12 are val and 12 are test" in divided.notes[-1]
+    assert members(divide_by_class(whole, 0.2, seed=1)) != found
+    assert members(divide_by_class(whole, 0.2)) == found
+
+
+def test_added_images_move_few_others() -> None:
+    """One image more in a class moves at most one other across each border of train, and none of other classes."""
+    before = members(divide_by_class(a_set(50, 50), 0.1))
+    for more in range(51, 70):
+        after = members(divide_by_class(a_set(more, 50), 0.1))
+        moved = sum(len(before[part] - after[part]) for part in PARTS)
+        assert moved <= 2
+        assert all(int(name) < 1_000_000 for part in PARTS for name in before[part] - after[part])
+        before = after
+
+
+def test_what_cannot_be_divided_is_left_and_said() -> None:
+    alone = divide_by_class(a_set(1, 1), 0.1)
+    assert set(alone.splits) == {"train"}
+    assert "Nothing was held out" in alone.notes[-1]
+    assert set(divide_by_class(a_set(9, 9), 0).splits) == {"train"}
+    bare = DataSet("photos", (), {"train": Split(Named(np.arange(50)))}, "print")
+    assert set(divide_by_class(bare, 0.1).splits) == {"train", "val"}  # without labels there is nothing to test
+
+
+def test_images_with_several_labels_are_divided_as_one() -> None:
+    labels = (np.random.default_rng(0).random((50, 4)) < 0.4).astype(np.int64)
+    several = DataSet("set", tuple("abcd"), {"train": Split.labelled(Named(np.arange(50)), labels, "several")}, "print")
+    assert {part: len(split) for part, split in divide_by_class(several, 0.1).splits.items()} == {
+        "train": 40,
+        "val": 5,
+        "test": 5,
+    }
