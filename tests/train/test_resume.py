@@ -118,6 +118,9 @@ def test_a_mistake_found_late_leaves_the_folder_free(short: Recipe, tmp_path: Pa
     assert run(short, tmp_path / "run").step == 24
 
 
+DEEP = '{"version": 1, "family": "vit", "config": {"depth": %d}}'
+
+
 def test_a_run_of_an_older_version_goes_on(short: Recipe, tmp_path: Path) -> None:
     """It lacks fields that came later, which are at their defaults."""
     run(short, tmp_path / "run")
@@ -133,13 +136,17 @@ def test_a_run_of_an_older_version_goes_on(short: Recipe, tmp_path: Path) -> Non
     [
         ("checkpoints/*/progress.json", '{"step": 24, "lately": 1}', "there is no field 'lately'"),
         ("checkpoints/*/progress.json", "[]", "the checkpoint cannot be read"),
+        ("checkpoints/*/progress.json", '{"step": 1' + "0" * 30 + "}", r"step is 1e\+30, which no run reaches"),
         ("data.json", "{}", "changed since"),
+        ("metrics.jsonl", '{"step": 1, "note": "\xe9"}\n', r"metrics\.jsonl cannot be read \(it is not UTF-8\)"),
+        ("architecture.json", DEEP % 10**9, r"architecture\.json: depth is 1e\+09, which no model has"),
+        ("architecture.json", DEEP % 10**5, r"architecture\.json: depth is 100000; at most 10000 layers"),
     ],
 )
 def test_damaged_files_are_one_sentence(short: Recipe, tmp_path: Path, name: str, content: str, sentence: str) -> None:
     run(changed(short, **{"schedule.total": "4 steps"}), tmp_path / "run")
     for path in (tmp_path / "run").glob(name):
-        path.write_text(content)
+        path.write_text(content, encoding="latin-1")
         (path.parent / "checksums.json").unlink(missing_ok=True)  # which would say no more than that it is damaged
     with pytest.raises((RunError, CheckpointError), match=sentence):
         resume(tmp_path / "run")

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Annotated, Literal
 from tyro.conf import Positional, UseAppendAction, arg
 
 from vitlab.cli.parsing import parse
-from vitlab.cli.terminal import print_json, printable
+from vitlab.cli.terminal import print_json
+from vitlab.core.words import printable
 
 if TYPE_CHECKING:
     from vitlab.models.contract import Model

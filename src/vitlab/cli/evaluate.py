@@ -11,9 +11,10 @@ import tyro
 from tyro.conf import Positional, arg
 
 from vitlab.cli.parsing import FLAGS, parse
-from vitlab.cli.terminal import print_json, printable, progress_bar, say
+from vitlab.cli.terminal import print_json, progress_bar, say
 from vitlab.core.errors import Error, unknown_name
 from vitlab.core.registry import is_file_reference
+from vitlab.core.words import one_line, printable
 from vitlab.evaluation.contract import KNOWN, KNOWN_WORDS, Protocol
 from vitlab.studies import PROTOCOLS
 
@@ -185,8 +186,8 @@ def _show(result: "Result") -> None:
 
     split = result.settings.get("split")
     where = f" on {result.data}" + (f" ({split})" if split else "") if result.data else ""
-    print(printable(f"{result.model}: {result.protocol}{where}, {result.seconds:.1f} s\n"))
-    rows = [[printable(cell) for cell in row] for row in result_rows(result)]
+    print(one_line(f"{result.model}: {result.protocol}{where}, {result.seconds:.1f} s") + "\n")
+    rows = [[one_line(cell) for cell in row] for row in result_rows(result)]
     columns = ["metric", ">value", ">count", "spread"]
     if not any(row[3] for row in rows):
         columns, rows = columns[:3], [row[:3] for row in rows]

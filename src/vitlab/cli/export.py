@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 from tyro.conf import Positional, arg
 
 from vitlab.cli.parsing import parse
-from vitlab.cli.terminal import print_json, printable, progress_bar
+from vitlab.cli.terminal import print_json, progress_bar
+from vitlab.core.words import printable
 
 if TYPE_CHECKING:
     from vitlab.exporting.int8 import Quantized

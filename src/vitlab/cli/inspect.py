@@ -9,6 +9,7 @@ from tyro.conf import Positional, arg
 
 from vitlab.cli.parsing import parse
 from vitlab.cli.terminal import print_json, print_table, progress_bar, say
+from vitlab.core.words import one_line
 
 DESCRIPTION = """Look inside a model: its filters and positions, how far its heads look, and where it looked in images.
 
@@ -87,7 +88,7 @@ def main(arguments: Sequence[str]) -> int:
             progress=progress,
         )
     for sentence in seen.unread:
-        say(f"vitlab: skipped: {sentence}")
+        say(one_line(f"vitlab: skipped: {sentence}"))
     for sentence in seen.findings.missing:
         say(f"vitlab: {sentence}")
     if given.json:
@@ -101,5 +102,6 @@ def main(arguments: Sequence[str]) -> int:
             print_table(["image", ">probability", "class"], rows)
             print()
         figures = sum(file.suffix == ".png" for file in seen.files)
-        print(f"{figures} figures as PNG and SVG, and inspect.json, are in {out}.\nRead {seen.files[-1]}")
+        print(one_line(f"{figures} figures as PNG and SVG, and inspect.json, are in {out}."))
+        print(one_line(f"Read {seen.files[-1]}"))
     return 1 if seen.unread else 0

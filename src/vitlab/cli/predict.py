@@ -11,6 +11,7 @@ from tyro.conf import Positional, arg
 
 from vitlab.cli.parsing import parse
 from vitlab.cli.terminal import print_json, print_table, progress_bar, say
+from vitlab.core.words import one_line
 
 if TYPE_CHECKING:
     from vitlab.api import Prediction
@@ -81,7 +82,7 @@ def main(arguments: Sequence[str]) -> int:
 
     unread = [answer for answer in answers if answer.error is not None]
     for answer in unread:
-        say(f"vitlab: skipped: {answer.error}")
+        say(one_line(f"vitlab: skipped: {answer.error}"))
     if given.out is not None:
         _write_masks(answers, model.preprocess, given.out)
     if given.json:

@@ -8,7 +8,8 @@ from typing import Annotated
 from tyro.conf import Positional, arg
 
 from vitlab.cli.parsing import parse
-from vitlab.cli.terminal import print_json, printable
+from vitlab.cli.terminal import print_json
+from vitlab.core.words import printable
 
 DESCRIPTION = """Upload a run's model, or a folder of the native format, to the Hugging Face hub.
 

@@ -9,6 +9,7 @@ from tyro.conf import Positional, arg
 
 from vitlab.cli.parsing import parse
 from vitlab.cli.terminal import print_json, progress_bar, say
+from vitlab.core.words import one_line
 
 DESCRIPTION = """Write a run's report.html: one page with what was trained on what, how well, where it fails and why.
 
@@ -55,5 +56,5 @@ def main(arguments: Sequence[str]) -> int:
     if given.json:
         print_json({"report": str(made.path), "state": made.state, "images": made.images})
     else:
-        print(f"Read {made.path}")
+        print(one_line(f"Read {made.path}"))
     return 0

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Annotated, Literal
 from tyro.conf import arg
 
 from vitlab.cli.parsing import parse
-from vitlab.cli.terminal import printable, say
+from vitlab.cli.terminal import say
+from vitlab.core.words import printable
 
 if TYPE_CHECKING:
     from vitlab.models.contract import Model

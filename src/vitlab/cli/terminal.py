@@ -6,10 +6,7 @@ import sys
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
-
-def printable(text: str) -> str:
-    """The text with control characters escaped, so that a file's name cannot command the terminal."""
-    return "".join(c if c.isprintable() or c == "\n" else repr(c)[1:-1] for c in text)
+from vitlab.core.words import one_line, printable
 
 
 def say(text: str) -> None:
@@ -26,7 +23,7 @@ def print_table(columns: Sequence[str], rows: Sequence[Sequence[str]], *, captio
     """A table: drawn on a terminal, else aligned by spaces. A column whose name begins with '>' is set to the right."""
     names = [name.lstrip(">") for name in columns]
     right = [name.startswith(">") for name in columns]
-    cells = [[printable(cell) for cell in row] for row in rows]
+    cells = [[one_line(cell) for cell in row] for row in rows]
     if sys.stdout.isatty():
         _draw(names, right, cells, caption)
         return

@@ -12,6 +12,7 @@ from tyro.conf import arg
 
 from vitlab.cli.parsing import FLAGS, parse
 from vitlab.cli.terminal import print_json, print_table
+from vitlab.core.words import one_line
 
 DESCRIPTION = """Train a model by a recipe; every field of the recipe is an option.
 
@@ -147,14 +148,14 @@ def report(outcome: Any, *, as_json: bool) -> int:
     if outcome.reason == "signal":
         from vitlab.training.run import resuming
 
-        print(f"Stopped at step {outcome.step}; resume with: {resuming(outcome.folder)}")
+        print(one_line(f"Stopped at step {outcome.step}; resume with: {resuming(outcome.folder)}"))
         return outcome.status
     words = {"done": "Done", "early": "Stopped early: no better score for some time"}[outcome.reason]
     print(f"{words} after {outcome.step} steps.")
     for line in outcome.lines:
-        print(f"  {line}")
+        print(one_line(f"  {line}"))
     if (outcome.folder / "report.html").exists():
-        print(f"  the report: {outcome.folder / 'report.html'}")
-    print(f"  the model: {outcome.folder / 'model'}")
-    print(f"  use it: vitlab predict IMAGE --model {shlex.quote(str(outcome.folder / 'model'))}")
+        print(one_line(f"  the report: {outcome.folder / 'report.html'}"))
+    print(one_line(f"  the model: {outcome.folder / 'model'}"))
+    print(one_line(f"  use it: vitlab predict IMAGE --model {shlex.quote(str(outcome.folder / 'model'))}"))
     return outcome.status

@@ -31,7 +31,12 @@ def to_dict(config: Any) -> dict[str, Any]:
 
 
 def from_dict(cls: type[T], data: Mapping[str, Any], *, where: str) -> T:
-    """A `cls` from JSON values; `where` names the origin in errors."""
+    """A `cls` from JSON values; `where` names the origin in errors.
+
+    `cls.RENAMED`, where there is one, has the new names of fields that earlier versions wrote.
+    """
+    renamed: Mapping[str, str] = getattr(cls, "RENAMED", {})
+    data = {renamed.get(name, name): value for name, value in data.items()}
     check_names(cls, data, where=where)
     hints = _hints(cls)
     values = {name: _typed(hints[name], value, f"{where}: {name}") for name, value in data.items()}
@@ -116,7 +121,7 @@ class _OutOfBoundsError(ConfigError):
 def _value(text: str) -> Any:
     try:
         return json.loads(text, parse_constant=lambda name: name)
-    except ValueError:
+    except (ValueError, RecursionError):
         return text
 
 

@@ -1,6 +1,7 @@
 """Writes that are there whole or not at all."""
 
 import contextlib
+import errno
 import os
 import re
 import shutil
@@ -9,6 +10,14 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from vitlab.core.errors import Error
+
+# What a disk says that takes no more: full, over a quota, over `ulimit -f`, turned read-only, broken
+REFUSALS = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EIO)
+TORCHS = ("PytorchStreamWriter failed", "unexpected pos")  # in torch.save's errors, which do not say more
+
+
+class CannotWriteError(Error, OSError):
+    """A write that the disk refused."""
 
 
 @contextlib.contextmanager
@@ -29,8 +38,13 @@ def atomic_file(path: Path) -> Iterator[Path]:
         sync(partial)
         partial.replace(path)
         sync(path.parent)
+    except Exception as error:
+        if (refused := _refused(path, error)) is not None:
+            raise refused from error
+        raise
     finally:
-        partial.unlink(missing_ok=True)
+        with contextlib.suppress(OSError):
+            partial.unlink(missing_ok=True)
 
 
 @contextlib.contextmanager
@@ -62,6 +76,10 @@ def atomic_folder(path: Path) -> Iterator[Path]:
         else:
             partial.replace(path)
         sync(path.parent)
+    except Exception as error:
+        if (refused := _refused(path, error)) is not None:
+            raise refused from error
+        raise
     finally:
         shutil.rmtree(partial, ignore_errors=True)
 
@@ -101,6 +119,18 @@ def _make_parent(path: Path) -> None:
 
 def _cannot_write(path: Path, error: OSError) -> Error:
     return Error(f"Cannot write {path}: {error.strerror or error}.")
+
+
+def _refused(path: Path, error: Exception) -> CannotWriteError | None:
+    """The sentence for a write that the disk refused, whichever library was writing; None for other errors."""
+    if isinstance(error, Error):
+        return None
+    for number in REFUSALS:
+        if getattr(error, "errno", None) == number or os.strerror(number) in str(error):
+            return CannotWriteError(f"Cannot write {path}: {os.strerror(number)}.")
+    if any(words in str(error) for words in TORCHS):
+        return CannotWriteError(f"Cannot write {path}: the disk is full, or the file larger than is allowed.")
+    return None
 
 
 def sync(path: Path) -> None:

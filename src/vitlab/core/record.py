@@ -14,6 +14,7 @@ import torch
 
 from vitlab.core.errors import Error
 from vitlab.core.files import atomic_file
+from vitlab.core.reading import parse_json, read_text
 
 OLD_METRICS: Mapping[str, str] = {
     "rate": "lr",
@@ -29,16 +30,18 @@ def write_json(path: Path, content: Mapping[str, Any]) -> None:
         partial.write_text(json.dumps(content, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
 
 
-def read_json(path: Path) -> dict[str, Any]:
-    """The JSON object in a file, or an error that names it."""
+def read_json(path: Path, kind: type[Error] = Error) -> dict[str, Any]:
+    """The JSON object in a file, or an error of that kind that names it."""
     try:
-        content = json.loads(path.read_text(encoding="utf-8"))
+        content = parse_json(read_text(path))
     except FileNotFoundError:
-        raise Error(f"There is no file {path}.") from None
-    except (OSError, ValueError) as error:
-        raise Error(f"{path}: cannot be read ({error}).") from error
+        raise kind(f"There is no file {path}.") from None
+    except OSError as error:
+        raise kind(f"{path}: cannot be read ({error.strerror or error}).") from error
+    except ValueError as error:
+        raise kind(f"{path}: cannot be read as JSON ({error}).") from error
     if not isinstance(content, dict):
-        raise Error(f"{path}: holds no JSON object.")
+        raise kind(f"{path}: holds no JSON object.")
     return content
 
 
@@ -49,7 +52,7 @@ def read_metrics(path: Path) -> tuple[dict[str, Any], ...]:
     found: list[dict[str, Any]] = []
     for text in path.read_text(encoding="utf-8", errors="replace").splitlines():
         try:
-            line: Any = json.loads(text)
+            line: Any = parse_json(text)
         except ValueError:
             continue
         if isinstance(line, dict) and isinstance(line.get("step"), int):

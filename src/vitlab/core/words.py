@@ -1,9 +1,11 @@
 """Numbers and names in words that need no explanation."""
 
+import html
 import shlex
 from collections.abc import Sequence
 
 UNITS = ((1e18, "exa"), (1e15, "peta"), (1e12, "tera"), (1e9, "giga"), (1e6, "mega"))
+HARMLESS = "\n\u00a0\u202f\u200d"  # line breaks of ours, spaces that do not break, what joins an emoji's parts
 LONGEST_NAME = 60  # characters of a class's or file's name that are shown
 
 
@@ -69,6 +71,21 @@ def short(name: str, most: int = LONGEST_NAME) -> str:
         return plain
     tail = most // 2
     return f"{plain[: most - tail - 1]}…{plain[-tail:]}"
+
+
+def printable(text: str) -> str:
+    """The text with control characters escaped, so that a file's or class's name cannot command a terminal."""
+    return "".join(c if c.isprintable() or c in HARMLESS else repr(c)[1:-1] for c in text)
+
+
+def one_line(text: str) -> str:
+    """The same with line breaks escaped too, so that a name cannot look like a line of ours."""
+    return printable(text).replace("\n", "\\n")
+
+
+def escaped(text: str) -> str:
+    """The text for markup: its control characters escaped, and what markup would take for its own."""
+    return html.escape(printable(text))
 
 
 def listed(names: Sequence[str], most: int = 6) -> str:

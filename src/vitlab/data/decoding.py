@@ -5,7 +5,6 @@ import functools
 import io
 import logging
 import os
-import stat
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,6 +15,7 @@ from PIL import Image, UnidentifiedImageError
 
 from vitlab.core.errors import ImageError
 from vitlab.core.pictures import UPRIGHT, Picture, orientation_of, quiet_pillow, reason, to_rgb
+from vitlab.core.reading import check_regular
 from vitlab.data.contract import IGNORED, Array, Masks
 from vitlab.data.jpeg import Header, decode_jpeg, margin, read_header
 
@@ -34,11 +34,13 @@ logging.getLogger("PIL").addHandler(logging.NullHandler())  # else Python prints
 def read_image(path: StrPath) -> Image.Image:
     """An image file of any format that Pillow decodes, as upright RGB; of several frames the first."""
     try:
+        check_regular(path)
         with Path(path).open("rb") as file:
-            _check_file(file, path)
+            if not os.fstat(file.fileno()).st_size:
+                raise ImageError(f"{path} is empty.")
             image = _open(file, path)
             raw = None
-            if image.format in JPEGS and file.seekable():
+            if image.format in JPEGS:
                 file.seek(0)
                 raw = file.read()
             with _explained(file, path):
@@ -225,14 +227,6 @@ def image_extensions() -> frozenset[str]:
     """The file name extensions of those formats, in lower case with the dot."""
     formats = {*safe_formats(), "MPO"}  # opened as JPEG
     return frozenset(extension for extension, name in Image.registered_extensions().items() if name in formats)
-
-
-def _check_file(file: IO[bytes], path: StrPath) -> None:
-    status = os.fstat(file.fileno())
-    if stat.S_ISCHR(status.st_mode) or stat.S_ISBLK(status.st_mode):
-        raise ImageError(f"{path} is a device, not an image.")
-    if stat.S_ISREG(status.st_mode) and status.st_size == 0:
-        raise ImageError(f"{path} is empty.")
 
 
 def _open(file: IO[bytes], path: StrPath) -> Image.Image:

@@ -4,7 +4,6 @@ An image without labels is left out; a prediction is right if it is among the la
 the order of ImageNet-1k, and belong to the validation images by their number: ILSVRC2012_val_00000001 is the first.
 """
 
-import json
 import os
 import re
 from collections.abc import Sequence
@@ -17,6 +16,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from vitlab.core.reading import parse_json, read_text
 from vitlab.data.contract import DataSet, Images
 from vitlab.data.open import open_data
 from vitlab.data.sources.files import Files, list_folders, list_images
@@ -41,7 +41,7 @@ class RealLabels:
     def read(cls, path: Path) -> "RealLabels":
         """The public real.json: a list with a list of class numbers for each of the 50,000 images."""
         try:
-            found = json.loads(path.read_text(encoding="utf-8"))
+            found = parse_json(read_text(path))
         except OSError as error:
             raise EvaluationError(
                 f"Cannot read {path}: {error.strerror or error}. The labels are real.json of"

@@ -11,6 +11,7 @@ import numpy as np
 from vitlab.core.errors import ImageError, MissingDependencyError
 from vitlab.core.files import atomic_file
 from vitlab.core.pictures import Picture, to_rgb
+from vitlab.core.reading import check_regular
 from vitlab.data.contract import Array, Split
 from vitlab.evaluation.contract import EvaluationError, Subject
 from vitlab.evaluation.features import Progress, Reading, outputs
@@ -40,6 +41,7 @@ class GivenImages:
         item = self.items[index]
         if not isinstance(item, str | os.PathLike):
             return np.asarray(to_rgb(item))
+        check_regular(item)
         data = Path(item).read_bytes()
         if not data:
             raise ImageError(f"{os.fspath(item)} is empty.")

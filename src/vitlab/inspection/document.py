@@ -3,7 +3,8 @@
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass
-from html import escape
+
+from vitlab.core.words import escaped
 
 
 @dataclass(frozen=True)
@@ -47,7 +48,7 @@ def document(title: str, parts: Iterable[str], style: str = "") -> str:
     return (
         '<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
         '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
-        f"<title>{escape(title)}</title>\n<style>{STYLE}{style}</style>\n</head>\n<body>\n<main>\n"
+        f"<title>{escaped(title)}</title>\n<style>{STYLE}{style}</style>\n</head>\n<body>\n<main>\n"
         + "\n".join(parts)
         + "\n</main>\n</body>\n</html>\n"
     )
@@ -61,5 +62,5 @@ def panel_markup(panel: Panel) -> str:
         height = f"max-height:clamp(0px, ({least[1]}px - 100cqi) * 999, 1.6rem)"
         hint = f'<p class="sideways" style="{height}" aria-hidden="true">Move it sideways for the rest ⟷</p>\n'
     scrolled = f'<div class="scrolled" tabindex="0">\n{panel.svg}\n</div>'
-    caption = f"<figcaption>{escape(panel.caption)}</figcaption>"
+    caption = f"<figcaption>{escaped(panel.caption)}</figcaption>"
     return f'<figure class="wide">\n{hint}{scrolled}\n{caption}\n</figure>'

@@ -4,13 +4,13 @@ import io
 import re
 import zlib
 from dataclasses import dataclass
-from html import escape
 from pathlib import Path
 
 import matplotlib as mpl
 from matplotlib.figure import Figure
 
 from vitlab.core.files import atomic_file
+from vitlab.core.words import escaped
 from vitlab.inspection.figures import INK, STYLE
 
 SUFFIXES = (".png", ".svg")
@@ -64,5 +64,5 @@ def inline_svg(svg: str, label: str) -> str:
     assert size is not None
     width = float(size[1]) * 4 / 3  # points to pixels
     style = f"max-width:{width:.0f}px;min-width:{0.7 * width:.0f}px"  # smaller, its words could not be read
-    opening = f'<svg role="img" aria-label="{escape(label)}" style="{style}" {size[0]}>'
+    opening = f'<svg role="img" aria-label="{escaped(label)}" style="{style}" {size[0]}>'
     return opening + text[text.index(">") + 1 :]

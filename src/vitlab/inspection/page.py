@@ -1,8 +1,8 @@
 """`inspect.html`: the figures with a sentence each, one file that refers to nothing outside it."""
 
 from collections.abc import Iterable, Sequence
-from html import escape
 
+from vitlab.core.words import escaped
 from vitlab.inspection.document import Panel, document, panel_markup
 from vitlab.inspection.examine import Findings
 from vitlab.inspection.view import View
@@ -17,9 +17,9 @@ def page(
     if pictures:
         parts += ["<h2>The pictures, and where the model looked</h2>", *pictures]
     for title, panel in sections:
-        parts += [f"<h2>{escape(title)}</h2>", panel_markup(panel)]
+        parts += [f"<h2>{escaped(title)}</h2>", panel_markup(panel)]
     if findings.missing:
-        lines = "".join(f"<p>{escape(sentence)}</p>" for sentence in findings.missing)
+        lines = "".join(f"<p>{escaped(sentence)}</p>" for sentence in findings.missing)
         parts.append(f"<h2>What is not here, and why</h2>{lines}")
     return document(f"Inside {findings.model}", parts)
 
@@ -37,16 +37,16 @@ def _heading(findings: Findings) -> str:
         " That is few: give more pictures, or a data set, for steadier numbers." if 0 < findings.num_images < 16 else ""
     )
     return (
-        f"<h1>Inside {escape(findings.model)}</h1>\n<p>What this model learned and where it looks. {cut}</p>\n"
-        f'<p class="faint">{escape(averages + few)}</p>'
+        f"<h1>Inside {escaped(findings.model)}</h1>\n<p>What this model learned and where it looks. {cut}</p>\n"
+        f'<p class="faint">{escaped(averages + few)}</p>'
     )
 
 
 def _picture(view: View, panels: Sequence[Panel]) -> str:
     answer = ""
     if view.classes:
-        first, *others = (f"{escape(label)} ({share:.0%})" for label, share in view.classes)
+        first, *others = (f"{escaped(label)} ({share:.0%})" for label, share in view.classes)
         answer = (
             f"<p>The model's answer: <strong>{first}</strong>{', then ' + ', '.join(others) if others else ''}.</p>"
         )
-    return f"<h3>{escape(view.name)}</h3>\n{answer}\n" + "\n".join(panel_markup(panel) for panel in panels)
+    return f"<h3>{escaped(view.name)}</h3>\n{answer}\n" + "\n".join(panel_markup(panel) for panel in panels)

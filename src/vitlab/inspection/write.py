@@ -11,6 +11,7 @@ import torch
 from matplotlib.figure import Figure
 
 from vitlab.core.files import atomic_file
+from vitlab.core.reading import parse_json, read_text
 from vitlab.inspection import figures
 from vitlab.inspection.distance import patch_distances
 from vitlab.inspection.document import Panel
@@ -53,7 +54,7 @@ def write(findings: Findings, folder: Path) -> list[Path]:
 def earlier_figures(folder: Path) -> Iterator[Path]:
     """The figures that belong to the `inspect.json` in a folder; none where that is not ours."""
     try:
-        pictures = json.loads((folder / "inspect.json").read_text(encoding="utf-8"))["pictures"]
+        pictures = parse_json(read_text(folder / "inspect.json"))["pictures"]
         count = len(pictures)
     except (OSError, ValueError, KeyError, TypeError):
         return

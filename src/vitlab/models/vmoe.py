@@ -4,8 +4,9 @@ A router sends each token to k of e MLPs, the experts, and adds up what they mak
 expert takes a limited number of tokens of a group; a token that finds all its experts full passes by the residual.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, final
+from typing import Any, ClassVar, final
 
 import torch
 from einops import rearrange
@@ -30,6 +31,8 @@ class VMoEConfig(ViTConfig):
 
     Every-2 is `every=2`; Last-n is `every=2, last=n`: the last n of every second layer, as the authors' code counts.
     """
+
+    RENAMED: ClassVar[Mapping[str, str]] = {"normalised": "normalized"}
 
     num_experts: PositiveInt = 32  # E
     num_selected: int = 2  # K: experts per token

@@ -1,6 +1,6 @@
 """Markup from parts, with every plain text escaped: names of classes and files are not to be trusted."""
 
-from html import escape
+from vitlab.core.words import escaped
 
 VOID = frozenset({"img", "br", "hr"})
 
@@ -14,7 +14,7 @@ class Html(str):
 def tag(element: str, *children: str | None, **attributes: str | float | None) -> Html:
     """An element. `class_` is class and `aria_label` is aria-label; what is None is left out, texts are escaped."""
     named = {name.rstrip("_").replace("_", "-"): value for name, value in attributes.items() if value is not None}
-    opening = "".join(f' {name}="{escape(_text(value))}"' for name, value in named.items())
+    opening = "".join(f' {name}="{escaped(_text(value))}"' for name, value in named.items())
     if element in VOID:
         return Html(f"<{element}{opening}>")
     return Html(f"<{element}{opening}>{join(children)}</{element}>")
@@ -22,7 +22,7 @@ def tag(element: str, *children: str | None, **attributes: str | float | None) -
 
 def join(parts: tuple[str | None, ...] | list[Html] | list[str], between: str = "") -> Html:
     """Parts one after the other: markup as it is, texts escaped."""
-    texts = [part if isinstance(part, Html) else escape(part) for part in parts if part is not None]
+    texts = [part if isinstance(part, Html) else escaped(part) for part in parts if part is not None]
     return Html(between.join(texts))
 
 

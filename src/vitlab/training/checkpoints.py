@@ -16,6 +16,7 @@ import torch
 import torch.distributed as dist
 import torch.distributed.checkpoint as dcp
 
+from vitlab.core import record
 from vitlab.core.checksums import NAME as CHECKSUMS
 from vitlab.core.checksums import checksum, read_checksums, write_checksums
 from vitlab.core.config import from_dict
@@ -193,7 +194,9 @@ def _reason(error: BaseException) -> str:
 
 def progress_of(path: Path) -> Progress:
     """How far the run was."""
-    content = json.loads((path / "progress.json").read_text(encoding="utf-8"))
+    content = record.read_json(path / "progress.json")
+    if odd := [name for name, value in content.items() if isinstance(value, int) and not 0 <= value < 2**53]:
+        raise CheckpointError(f"{path / 'progress.json'}: {odd[0]} is {content[odd[0]]:.3g}, which no run reaches.")
     return from_dict(Progress, content, where="progress.json")
 
 

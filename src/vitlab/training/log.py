@@ -5,14 +5,17 @@ import importlib.util
 import json
 import math
 import sys
+import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Literal, Protocol, final
 
 from vitlab.core.errors import Error, MissingDependencyError
-from vitlab.core.files import atomic_file
+from vitlab.core.files import CannotWriteError, atomic_file
+from vitlab.core.reading import check_regular, parse_json
 from vitlab.core.record import write_json
+from vitlab.core.words import one_line
 from vitlab.training.run import RunError, read_json
 
 TRACKER = "tracker.json"  # a run's file: what a service calls the run
@@ -53,8 +56,8 @@ class JsonLines:
 
 def _step(line: str, path: Path) -> int:
     try:
-        return int(json.loads(line)["step"])
-    except (ValueError, KeyError, TypeError) as error:
+        return int(parse_json(line)["step"])
+    except (ValueError, KeyError, TypeError, OverflowError) as error:
         said = line.strip()[:60]
         raise RunError(f"{path} has a line that is not a run's: {said!r}. Take it out, or the whole file.") from error
 
@@ -63,7 +66,13 @@ def _lines(path: Path) -> list[str]:
     """The whole lines of a file; a line that a crash cut short is left out."""
     if not path.exists():
         return []
-    return [line for line in path.read_text(encoding="utf-8").splitlines(keepends=True) if line.endswith("}\n")]
+    try:
+        check_regular(path)
+        text = path.read_text(encoding="utf-8")
+    except (OSError, ValueError) as error:
+        why = (isinstance(error, OSError) and error.strerror) or "it is not UTF-8"
+        raise RunError(f"{path} cannot be read ({why}): mend it, or take it away to begin a new log.") from error
+    return [line for line in text.splitlines(keepends=True) if line.endswith("}\n")]
 
 
 @final
@@ -73,14 +82,27 @@ class TensorBoard:
     def __init__(self, folder: Path, *, after: int) -> None:
         from torch.utils.tensorboard.writer import SummaryWriter
 
+        self._folder = folder
+        threading.excepthook = _without_its_thread
         self._writer = SummaryWriter(str(folder), purge_step=after + 1)
 
     def write(self, step: int, values: Mapping[str, float]) -> None:
-        for name, value in values.items():
-            self._writer.add_scalar(name, value, step)
+        try:
+            for name, value in values.items():
+                self._writer.add_scalar(name, value, step)
+        except OSError as error:  # of its thread's last write
+            why = error.strerror or error
+            raise CannotWriteError(f"Cannot write TensorBoard's events in {self._folder}: {why}.") from error
 
     def close(self) -> None:
-        self._writer.close()
+        with contextlib.suppress(OSError):  # which a write before, or a checkpoint, has told
+            self._writer.close()
+
+
+def _without_its_thread(failed: threading.ExceptHookArgs) -> None:
+    """Threads' tracebacks, but for TensorBoard's thread: what failed there is raised by the next write."""
+    if type(failed.thread).__name__ != "_AsyncWriterThread":
+        threading.__excepthook__(failed)
 
 
 @final
@@ -214,9 +236,9 @@ class ProgressView:
         if not self.shown:
             return
         if self._bar is not None:
-            self._bar.console.print(text, highlight=False, markup=False)
+            self._bar.console.print(one_line(text), highlight=False, markup=False)
         else:
-            print(text, file=sys.stderr, flush=True)
+            print(one_line(text), file=sys.stderr, flush=True)
 
     def close(self) -> None:
         if self._bar is not None:

@@ -64,10 +64,7 @@ def read_json(path: Path) -> dict[str, Any]:
     """A run's JSON file, or a RunError that names it."""
     if not path.exists():
         raise RunError(f"{path.parent} is not a run's folder: {path.name} is missing.")
-    try:
-        return record.read_json(path)
-    except Error as error:
-        raise RunError(str(error)) from error
+    return record.read_json(path, RunError)
 
 
 def differences(

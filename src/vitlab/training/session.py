@@ -12,6 +12,7 @@ from vitlab.core.config import Choice, to_dict
 from vitlab.core.errors import Error
 from vitlab.core.files import clear_up
 from vitlab.core.record import environment, write_json
+from vitlab.core.words import one_line
 from vitlab.data.contract import DataSet
 from vitlab.data.description import describe
 from vitlab.data.jpeg import decoder_name
@@ -150,7 +151,7 @@ def _compiled_or_not(plan: Plan, world: World, stop: Stop, *, show: bool) -> Run
         if world.size > 1 or plan.given != Given():  # others may wait for this process; what was given was changed
             raise RunError(f"{why}: go on without, {resuming(plan.folder)} --compile False.") from error
     if show:
-        print(f"{why}: the run continues without.", file=sys.stderr)
+        print(one_line(f"{why}: the run continues without."), file=sys.stderr)
     plain = dataclasses.replace(plan, recipe=dataclasses.replace(plan.recipe, compile=False))
     with contextlib.ExitStack() as stack:
         return _train(plain, world, stop, show=show, stack=stack)

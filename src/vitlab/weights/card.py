@@ -14,6 +14,7 @@ from vitlab.core.config import from_dict, to_dict
 from vitlab.core.errors import Error
 from vitlab.core.files import atomic_file
 from vitlab.core.preprocess import Preprocess
+from vitlab.core.reading import check_regular
 from vitlab.core.record import VERSION, read_json
 from vitlab.models.contract import Model
 from vitlab.models.counts import count_parameters
@@ -96,9 +97,12 @@ def renew_card(run: Path) -> None:
 def own_text(folder: Path) -> str | None:
     """The README.md of a folder where a user wrote it, or took it over."""
     try:
+        check_regular(folder / NAME)
         text = (folder / NAME).read_text(encoding="utf-8", errors="surrogateescape")
     except (FileNotFoundError, NotADirectoryError):
         return None
+    except OSError as error:
+        raise Error(f"{folder / NAME}: cannot be read ({error.strerror or error}).") from error
     return None if MARK in text else text
 
 

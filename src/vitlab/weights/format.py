@@ -1,6 +1,7 @@
 """What a checkpoint format is: how to recognise it, read its configuration, name its tensors and write it."""
 
 import dataclasses
+import itertools
 import math
 import re
 from abc import ABC, abstractmethod
@@ -141,10 +142,10 @@ def _effective(config: Any, name: str) -> Any:
 def layer_indices(names: Mapping[str, Any], pattern: str, where: str) -> int:
     """How many layers per file has, from names like 'blocks.{}.norm1.weight'; gaps are an error."""
     prefix, suffix = (re.escape(part) for part in pattern.split("{}"))
-    matches = (re.fullmatch(rf"{prefix}(\d+){suffix}", name) for name in names)
+    matches = (re.fullmatch(rf"{prefix}(\d{{1,9}}){suffix}", name) for name in names)
     found = {int(match[1]) for match in matches if match}
     if found != set(range(len(found))):
-        missing = min(set(range(max(found))) - found)
+        missing = next(number for number in itertools.count() if number not in found)
         raise CheckpointError(f"{where}: layer {missing} is missing; the file is damaged.")
     return len(found)
 

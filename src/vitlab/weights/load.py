@@ -11,17 +11,18 @@ import torch
 from torch import Tensor, nn
 
 from vitlab.core import checksums
-from vitlab.core.config import check_names
+from vitlab.core.config import check_names, to_dict
 from vitlab.core.errors import CannotHoldError, CheckpointError, near_matches, unknown_name
 from vitlab.core.imagenet import imagenet_labels
 from vitlab.core.preprocess import Preprocess
 from vitlab.models.contract import Model
-from vitlab.models.create import as_size, change, configured, empty_model
+from vitlab.models.create import as_size, change, configured
 from vitlab.models.timm.adapter import TimmModel
 from vitlab.models.timm.build import PREFIX as TIMM_PREFIX
 from vitlab.models.timm.build import TimmConfig
 from vitlab.models.zoo.rows import ZOO
 from vitlab.weights import hub, surgery
+from vitlab.weights.claims import check_kind, check_sizes, claimed_model
 from vitlab.weights.files.tensors import open_folder, open_tensors, read_json
 from vitlab.weights.format import Contents, Format, FormatOf, Location
 from vitlab.weights.mapping import LoadReport, Rule, check_finite, check_shape
@@ -87,13 +88,14 @@ def load(
         preprocess = preprocess.with_size(new.image_size)
     report = LoadReport(assumed=list(contents.assumed), adapted=surgery.describe(contents.config, new))
     if isinstance(new, TimmConfig) and new.image_size != contents.config.image_size:
-        model = empty_model(dataclasses.replace(new, image_size=contents.config.image_size), preprocess)
+        same_size = dataclasses.replace(new, image_size=contents.config.image_size)
+        model = claimed_model(same_size, preprocess, location.tensors, location.where)
         assert isinstance(model, TimmModel)
         _fill(model, location, contents, report)
         model.resize(new.image_size)
         report.adapted.append(resized(contents.config, new))
     else:
-        model = empty_model(new, preprocess)
+        model = claimed_model(new, preprocess, location.tensors, location.where)
         _fill(model, location, contents, report)
     model.labels = _labels(contents, new, location, report)
     model.task = contents.task
@@ -138,7 +140,7 @@ def locate(source: str | Path) -> Location:
         return _folder(path)
     if path.exists():
         beside = path.parent / "config.json"
-        settings = read_json(beside) if beside.is_file() and path.suffix != ".npz" else None
+        settings = read_json(beside) if beside.exists() and path.suffix != ".npz" else None
         return Location(open_tensors(path), settings, path.parent)
     if text in PUBLISHED:
         return _folder(hub.download(PUBLISHED[text]))
@@ -154,12 +156,12 @@ def locate(source: str | Path) -> Location:
 
 def _folder(path: Path) -> Location:
     """A folder with config.json and weights; a run's folder stands for its `model/`."""
-    if not (path / "config.json").is_file():
-        if (path / "model" / "config.json").is_file():
+    if not (path / "config.json").exists():
+        if (path / "model" / "config.json").exists():
             path = path / "model"
         elif (path / "recipe.json").is_file():
             raise CheckpointError(f"{path}: this run has no model yet; resume it (vitlab train --resume).")
-    settings = read_json(path / "config.json") if (path / "config.json").is_file() else None
+    settings = read_json(path / "config.json") if (path / "config.json").exists() else None
     return Location(open_folder(path), settings, path)
 
 
@@ -167,6 +169,10 @@ def _read(location: Location, hints: Mapping[str, Any]) -> Contents:
     for item in formats().values():
         if item.recognises(location):
             contents = item.read(location, hints)
+            tensors = location.tensors if contents.tensors is None else contents.tensors
+            check_sizes(to_dict(contents.config), location.where, num_tensors=len(tensors.shapes))
+            if contents.preprocess is not None:
+                check_sizes(to_dict(contents.preprocess), location.where)
             if not isinstance(contents.config, TimmConfig):  # there, other names are arguments of timm's
                 check_names(type(contents.config), hints, where=location.where)
             return contents
@@ -222,13 +228,15 @@ def _fill(model: Model, location: Location, contents: Contents, report: LoadRepo
     for name, rule in rules.items():
         values = [tensors[theirs] for theirs in rule.theirs]
         for theirs, value in zip(rule.theirs, values, strict=True):
+            check_kind(theirs, value, wanted[name].dtype, location.where)
             check_finite(theirs, value, location.where)
         try:
             value = rule.read(values)
         except (RuntimeError, IndexError) as error:
             shapes = ", ".join(str(list(item.shape)) for item in values)
             raise CheckpointError(f"{location.where}: '{rule.theirs[0]}' has a wrong shape ({shapes}).") from error
-        value = surgery.adapt(name, value.float() if value.is_floating_point() else value, old, new)
+        value = value.float() if value.is_floating_point() else value.to(wanted[name].dtype)
+        value = surgery.adapt(name, value, old, new)
         check_shape(rule.theirs[0], value, wanted[name].shape, location.where)
         _set(model, name, value.contiguous())
 

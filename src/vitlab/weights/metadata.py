@@ -8,6 +8,7 @@ from typing import Any
 from vitlab.core.config import from_dict, to_dict
 from vitlab.core.errors import CheckpointError
 from vitlab.core.preprocess import Preprocess
+from vitlab.core.reading import parse_json
 from vitlab.models.contract import Model
 from vitlab.weights.format import Location
 
@@ -47,7 +48,7 @@ def read_notes(location: Location) -> Notes:
     """The notes in a file's header, or empty ones."""
     where = f"{location.where}: the '{KEY}' entry of its header"
     try:
-        content = json.loads(location.tensors.metadata.get(KEY, "{}"))
+        content = parse_json(location.tensors.metadata.get(KEY, "{}"))
     except ValueError as error:
         raise CheckpointError(f"{where} is not JSON.") from error
     match content:

@@ -22,6 +22,7 @@ from vitlab.models import FAMILIES
 from vitlab.models.contract import Model
 from vitlab.models.create import empty_model, family_name, family_of
 from vitlab.weights import card
+from vitlab.weights.claims import MOST_LAYERS, check_sizes, claimed_model
 from vitlab.weights.files.tensors import PICKLES, read_json
 from vitlab.weights.format import Contents, Format, Location
 from vitlab.weights.mapping import same
@@ -40,7 +41,8 @@ class Native(Format):
     def read(self, location: Location, hints: Mapping[str, Any]) -> Contents:
         del hints
         assert location.settings is not None
-        config = read_config(location.settings, location.folder / "config.json")
+        num_tensors = len(location.tensors.shapes)
+        config = read_config(location.settings, location.folder / "config.json", num_tensors=num_tensors)
         preprocess_file, labels_file = location.folder / "preprocess.json", location.folder / "labels.json"
         preprocess = from_dict(Preprocess, read_json(preprocess_file), where=str(preprocess_file))
         labels, several = None, False
@@ -50,7 +52,7 @@ class Native(Format):
             if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
                 raise CheckpointError(f"{labels_file}: 'labels' must be a list of texts.")
             labels = tuple(names)
-        names = empty_model(config).state_dict()
+        names = claimed_model(config, None, location.tensors, location.where).state_dict()
         task = location.settings.get("task", "classification")
         if not isinstance(task, str):
             raise CheckpointError(f"{location.folder / 'config.json'}: 'task' must be a text.")
@@ -89,7 +91,7 @@ def config_settings(model: Model) -> dict[str, Any]:
     return {"format": "vitlab", "version": VERSION, "family": family, "config": config, **task}
 
 
-def read_config(settings: Mapping[str, Any], where: Path) -> Any:
+def read_config(settings: Mapping[str, Any], where: Path, *, num_tensors: int = MOST_LAYERS) -> Any:
     """The model's configuration that config.json describes."""
     if not isinstance(settings.get("version"), int) or settings["version"] > VERSION:
         raise CheckpointError(
@@ -97,6 +99,7 @@ def read_config(settings: Mapping[str, Any], where: Path) -> Any:
         )
     if not isinstance(settings.get("family"), str) or not isinstance(settings.get("config"), Mapping):
         raise CheckpointError(f"{where}: 'family' or 'config' is missing.")
+    check_sizes(settings["config"], str(where), num_tensors=num_tensors)
     return from_dict(family_of(settings["family"]).config, settings["config"], where=str(where))
 
 

@@ -51,9 +51,9 @@ def read_sizes(
     root = shapes.get(f"{prefix}{names.root}.weight", ())
     if len(root) != 4 or min(root) < 1:
         raise CheckpointError(f"{where}: '{prefix}{names.root}.weight' is missing or no convolution's.")
-    pattern = re.escape(prefix) + names.unit.replace(".", r"\.").replace("{}", r"(\d+)") + r"\.conv1\.weight"
+    pattern = re.escape(prefix) + names.unit.replace(".", r"\.").replace("{}", r"(\d{1,9})") + r"\.conv1\.weight"
     found = {(int(match[1]), int(match[2])) for name in shapes if (match := re.fullmatch(pattern, name))}
-    stages = range(max((stage for stage, _ in found), default=-1) + 1)
+    stages = range(len({stage for stage, _ in found}))
     layers = tuple(sum(1 for stage, _ in found if stage == number) for number in stages)
     if 0 in layers or found != {(stage, unit) for stage, count in enumerate(layers) for unit in range(count)}:
         raise CheckpointError(f"{where}: units are missing between others of its ResNet; the file is damaged.")

@@ -1,5 +1,8 @@
 import os
+import re
 import stat
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -129,3 +132,27 @@ def test_what_a_killed_write_left_is_cleared_up_and_nothing_else(tmp_path: Path)
     assert sorted(path.name for path in tmp_path.iterdir()) == sorted([*theirs, "model"])
     assert (tmp_path / "model" / "kept").exists()
     clear_up(tmp_path / "nowhere", ["model"])
+
+
+@pytest.mark.parametrize("name", ["a.safetensors", "a.pth", "a.txt"])
+def test_a_write_that_the_disk_refuses_is_a_sentence_that_names_the_file(tmp_path: Path, name: str) -> None:
+    """Under `ulimit -f`, in a process of its own: whichever library writes."""
+    code = f"""
+import resource, signal, torch
+from pathlib import Path
+from safetensors.torch import save_file
+from vitlab.core.errors import Error
+from vitlab.core.files import atomic_file
+signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+resource.setrlimit(resource.RLIMIT_FSIZE, (4096, 4096))
+writes = {{".safetensors": save_file, ".pth": torch.save, ".txt": lambda state, path: path.write_text("x" * 10**5)}}
+try:
+    with atomic_file(Path("{name}")) as partial:
+        writes[partial.suffix]({{"x": torch.zeros(10**5)}}, partial)
+except Error as error:
+    print(error)
+"""
+    done = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert done.stderr == ""
+    assert re.fullmatch(rf"Cannot write {name}: (File too large|the disk is full, or .*)\.\n", done.stdout)
+    assert not list(tmp_path.iterdir())

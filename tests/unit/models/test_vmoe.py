@@ -8,6 +8,7 @@ import torch
 import torch.nn.functional as F
 
 from batches import labelled
+from vitlab.core.config import from_dict
 from vitlab.core.errors import ConfigError
 from vitlab.models.counts import count_parameters
 from vitlab.models.create import create, empty_model
@@ -251,3 +252,16 @@ def test_what_cannot_be_is_refused(field: str, value: float, words: str) -> None
 def test_the_zoos_smallest_answers() -> None:
     model = create("vmoe-digits").eval()
     assert model(torch.randn(3, 3, 8, 8)).shape == (3, 10)
+
+
+def test_a_configuration_of_before_is_read() -> None:
+    fields = {
+        "image_size": [8, 8],
+        "patch_size": 2,
+        "width": 8,
+        "heads": 2,
+        "depth": 2,
+        "mlp_dim": 8,
+        "normalised": True,
+    }
+    assert from_dict(VMoEConfig, fields, where="test").normalized

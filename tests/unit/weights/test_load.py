@@ -110,10 +110,10 @@ def test_folders_without_a_model(tmp_path: Path) -> None:
     with pytest.raises(CheckpointError, match="no model.safetensors"):
         load(tmp_path)
     (tmp_path / "config.json").write_text("{")
-    with pytest.raises(CheckpointError, match=r"config.json: not readable as JSON"):
+    with pytest.raises(CheckpointError, match=r"config.json: cannot be read as JSON"):
         load(tmp_path)
     (tmp_path / "config.json").write_text("[]")
-    with pytest.raises(CheckpointError, match=r"config.json: a JSON object was expected"):
+    with pytest.raises(CheckpointError, match=r"config.json: holds no JSON object"):
         load(tmp_path)
 
 

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from vitlab.core.errors import ConfigError, DataError, Error
+from vitlab.core.words import one_line
 from vitlab.data.contract import Array
 from vitlab.data.loading.pinned_memory import Pinned
 from vitlab.data.loading.shared_memory import SharedArray, SharedObject
@@ -47,7 +48,7 @@ class Damage:
     def check(self, count: int) -> None:
         """Refuse more than are allowed; over several processes there may be others than were found here."""
         if count > self.limit:
-            some = [self.found[number] for number in sorted(self.found)[:NAMED]]
+            some = [one_line(self.found[number]) for number in sorted(self.found)[:NAMED]]
             more = f" and {count - len(some):,} more" if count > len(some) else ""
             raise DataError(
                 f"{count:,} of {self.num:,} images cannot be read, and {self.limit:,} are allowed"

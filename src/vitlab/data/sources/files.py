@@ -13,6 +13,7 @@ from typing import final
 import numpy as np
 
 from vitlab.core.errors import DataError, ImageError
+from vitlab.core.reading import check_regular
 from vitlab.data.contract import Array
 from vitlab.data.decoding import image_extensions
 from vitlab.data.sources.source import Digest
@@ -49,6 +50,7 @@ class Files:
     def read(self, index: int) -> bytes:
         path = self.where(index)
         try:
+            check_regular(path)
             with open(path, "rb", buffering=0) as file:  # noqa: PTH123
                 data = file.readall()
         except OSError as error:

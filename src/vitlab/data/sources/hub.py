@@ -11,6 +11,7 @@ from typing import Any, final
 import numpy as np
 
 from vitlab.core.errors import DataError, Error, ImageError, MissingDependencyError
+from vitlab.core.reading import check_regular
 from vitlab.data.contract import Array, DataSet
 from vitlab.data.sources.labels import Labels, from_columns, from_numbers, from_texts
 from vitlab.data.sources.source import SPLIT_WORDS, Digest, Source, make, split_named
@@ -36,6 +37,8 @@ class HubImages:
     def read(self, index: int) -> bytes:
         try:
             cell = self._rows[index][self._column]
+            if cell["bytes"] is None:
+                check_regular(cell["path"])
             data = Path(cell["path"]).read_bytes() if cell["bytes"] is None else cell["bytes"]
         except Exception as error:  # whatever Arrow says about a damaged file
             raise ImageError(f"{self.where(index)} cannot be read: {_first_line(error)}.") from error

@@ -5,7 +5,6 @@ webdataset package nor an order of reading is needed.
 """
 
 import itertools
-import json
 import re
 import tarfile
 from collections.abc import Iterator, Sequence
@@ -16,6 +15,7 @@ from typing import Any, final
 import numpy as np
 
 from vitlab.core.errors import DataError, ImageError
+from vitlab.core.reading import parse_json
 from vitlab.data.contract import Array, DataSet
 from vitlab.data.decoding import image_extensions
 from vitlab.data.sources.files import Files, list_folders
@@ -231,9 +231,9 @@ def _label(kind: str, content: bytes) -> Any:
     try:
         text: Any = content.decode().strip()
         if kind == "json":
-            said = json.loads(text)
+            said = parse_json(text)
             text = next((said[key] for key in LABEL_KEYS if key in said), None) if isinstance(said, dict) else said
-    except (UnicodeDecodeError, ValueError, RecursionError):
+    except ValueError:
         return None
     if isinstance(text, float) and text.is_integer():
         return int(text)

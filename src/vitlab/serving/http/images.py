@@ -1,12 +1,12 @@
 """A request's body to the images in it: one as the body, several as multipart, or base64 in JSON."""
 
 import binascii
-import json
 import re
 from typing import Any
 
 from python_multipart.multipart import parse_options_header
 
+from vitlab.core.reading import parse_json
 from vitlab.serving.http.errors import APIError
 from vitlab.serving.http.multipart import TooManyParts, read_parts
 from vitlab.serving.limits import Limits
@@ -48,8 +48,8 @@ def _from_json(body: bytes, limits: Limits) -> list[bytes]:
     if any(body.count(character) > MAX_JSON_SYNTAX for character in JSON_SYNTAX):
         raise APIError("bad_request", f"The JSON has too many parts: {form}.")
     try:
-        document: Any = json.loads(body.decode("utf-8"))
-    except (ValueError, RecursionError):
+        document: Any = parse_json(body.decode("utf-8"))
+    except ValueError:
         raise APIError("bad_request", f"The body is not JSON in UTF-8: {form}.") from None
     if not isinstance(document, dict) or list(document) != ["images"] or not isinstance(document["images"], list):
         raise APIError("bad_request", f"The JSON must be an object with one field: {form}.")

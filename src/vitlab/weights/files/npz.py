@@ -16,6 +16,7 @@ from torch import Tensor
 
 from vitlab.core.errors import CheckpointError, Error
 from vitlab.core.files import atomic_file
+from vitlab.core.reading import parse_json
 from vitlab.weights.files.container import TensorFile, reason
 
 Array: TypeAlias = np.ndarray[Any, Any]
@@ -165,7 +166,7 @@ def comment_of(metadata: Mapping[str, str]) -> bytes:
 def _metadata(comment: bytes) -> dict[str, str]:
     """What `comment_of` wrote; nothing where the comment is another program's."""
     try:
-        content = json.loads(comment or b"{}")
+        content = parse_json(comment or b"{}")
     except ValueError:
         return {}
     return {key: value for key, value in content.items() if isinstance(value, str)} if isinstance(content, dict) else {}

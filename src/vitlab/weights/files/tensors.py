@@ -1,6 +1,5 @@
 """Files of named tensors, read one at a time: .npz, .safetensors, V-MoE's .index, and pickles that may not run code."""
 
-import json
 import pickle
 import zipfile
 from pathlib import Path
@@ -10,7 +9,9 @@ import torch
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
+from vitlab.core import record
 from vitlab.core.errors import CheckpointError
+from vitlab.core.reading import check_regular
 from vitlab.weights.files.container import TensorFile, reason
 from vitlab.weights.files.npz import NpzFile
 from vitlab.weights.google.shards import FlaxShards
@@ -20,14 +21,14 @@ PICKLES = (".pth", ".pt", ".bin", ".ckpt", ".tar")
 
 def open_tensors(path: Path) -> TensorFile:
     """The tensors of a file, whatever container its first bytes say it is."""
-    if not path.is_file():
-        kind = "a folder" if path.is_dir() else "no such file"
-        raise CheckpointError(f"{path}: {kind}; a checkpoint file was expected.")
     try:
+        check_regular(path)
         with path.open("rb") as stream:
             head = stream.read(16)
+    except FileNotFoundError as error:
+        raise CheckpointError(f"{path}: no such file; a checkpoint file was expected.") from error
     except OSError as error:
-        raise CheckpointError(f"{path}: cannot be read ({error.strerror}).") from error
+        raise CheckpointError(f"{path}: cannot be read ({error.strerror}); a checkpoint file was expected.") from error
     if not head:
         raise CheckpointError(f"{path}: the file is empty.")
     if path.suffix == ".npz":
@@ -46,10 +47,17 @@ def open_tensors(path: Path) -> TensorFile:
 
 @final
 class SafetensorsFile(TensorFile):
-    """Hugging Face's safetensors; opened anew for each tensor so that mapped pages do not pile up."""
+    """Hugging Face's safetensors; opened anew after some tensors so that mapped pages do not pile up.
+
+    For each one would be slow: a header that names sixty thousand tensors is read at every opening.
+    """
+
+    MAPPED = 64 << 20  # bytes
 
     def __init__(self, path: Path) -> None:
         super().__init__(path)
+        self._file: Any = None
+        self._mapped = 0
         try:
             with safe_open(path, framework="pt") as file:
                 self.metadata = dict(file.metadata() or {})
@@ -61,14 +69,23 @@ class SafetensorsFile(TensorFile):
     def __getitem__(self, name: str) -> Tensor:
         if name not in self.shapes:
             raise KeyError(name)
-        with safe_open(self.path, framework="pt") as file:
-            return file.get_tensor(name).clone()
+        try:
+            if self._file is None:
+                self._file, self._mapped = safe_open(self.path, framework="pt"), 0
+            value = self._file.get_tensor(name).clone()
+        except (SafetensorError, OSError, ValueError, RuntimeError, AttributeError) as error:
+            raise CheckpointError(f"{self.path}: '{name}' cannot be read ({reason(error)}).") from error
+        self._mapped += value.nbytes
+        if self._mapped > self.MAPPED:
+            self._file = None
+        return value
 
 
 @final
 class PickleFile(TensorFile):
     """A state dict of torch.save, read with weights_only so that nothing in it can run."""
 
+    SHARED = 8  # how many times its size a file's tensors may have: some models use a tensor in several places
     NESTED = ("state_dict", "model", "model_state", "module", "teacher", "params")
 
     def __init__(self, path: Path) -> None:
@@ -85,6 +102,18 @@ class PickleFile(TensorFile):
         except Exception as error:  # torch raises many kinds for damaged files
             raise CheckpointError(f"{path}: not a torch checkpoint, or damaged ({reason(error)}).") from error
         self._tensors = self._find(content)
+        for name, value in self._tensors.items():
+            if value.is_nested or value.is_quantized or value.layout is not torch.strided or value.device.type != "cpu":
+                raise CheckpointError(
+                    f"{path}: '{name}' is no plain tensor (it is nested, quantised, sparse or without values); save the"
+                    " state dict of a plain model."
+                )
+        claimed, held = sum(value.nbytes for value in self._tensors.values()), path.stat().st_size
+        if claimed > self.SHARED * held:
+            raise CheckpointError(
+                f"{path}: its tensors claim {claimed:.3g} bytes, and the file has {held:.3g}; save it with tensors that"
+                " are no views of smaller ones."
+            )
         self.shapes = {name: tuple(value.shape) for name, value in self._tensors.items()}
 
     def _find(self, content: Any) -> dict[str, Tensor]:
@@ -134,9 +163,9 @@ class ShardedFile(TensorFile):
 def open_folder(folder: Path) -> TensorFile:
     """The weights of a folder: safetensors first, then pickles, whole or in shards, or the only .npz."""
     for stem in ("model.safetensors", "pytorch_model.bin"):
-        if (folder / stem).is_file():
+        if (folder / stem).exists():
             return open_tensors(folder / stem)
-        if (folder / f"{stem}.index.json").is_file():
+        if (folder / f"{stem}.index.json").exists():
             return ShardedFile(folder / f"{stem}.index.json")
     arrays = sorted(folder.glob("*.npz"))
     if len(arrays) == 1:
@@ -146,12 +175,4 @@ def open_folder(folder: Path) -> TensorFile:
 
 def read_json(path: Path) -> dict[str, Any]:
     """A JSON object from a file, or a CheckpointError."""
-    try:
-        content = json.loads(path.read_text(encoding="utf-8"))
-    except FileNotFoundError as error:
-        raise CheckpointError(f"{path}: no such file.") from error
-    except (OSError, ValueError) as error:
-        raise CheckpointError(f"{path}: not readable as JSON ({reason(error)}).") from error
-    if not isinstance(content, dict):
-        raise CheckpointError(f"{path}: a JSON object was expected.")
-    return content
+    return record.read_json(path, CheckpointError)

@@ -82,9 +82,13 @@ def read_sizes(shapes: Shapes, names: Spelling, prefix: str, where: str) -> tupl
     if len(root) != 4 or min(root) < 1:
         raise CheckpointError(f"{where}: '{prefix}{names.root}' has the shape {list(root)}, not that of a ResNet.")
     pattern = re.escape(prefix + names.unit.format(1, 1) + "/" + names.kernels[0])
-    pattern = pattern.replace("block1", r"block(\d+)").replace("unit01", r"unit(\d+)").replace("unit1", r"unit(\d+)")
+    pattern = (
+        pattern.replace("block1", r"block(\d{1,9})")
+        .replace("unit01", r"unit(\d{1,9})")
+        .replace("unit1", r"unit(\d{1,9})")
+    )
     found = {(int(match[1]), int(match[2])) for name in shapes if (match := re.fullmatch(pattern, name))}
-    stages = range(1, max((stage for stage, _ in found), default=0) + 1)
+    stages = range(1, len({stage for stage, _ in found}) + 1)
     layers = tuple(sum(1 for stage, _ in found if stage == number) for number in stages)
     wanted = {(stage, unit) for stage, count in enumerate(layers, 1) for unit in range(1, count + 1)}
     if 0 in layers or found != wanted:

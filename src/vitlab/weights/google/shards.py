@@ -26,7 +26,7 @@ VERSIONS = (None, "20220622")
 ARRAY, SLICES, INDEX = 1, 6, 8  # the codes of Flax's arrays, and of two extensions of the authors' code
 MAGIC = "__msgpack_array_chunk_a87ca2__"  # a key of every shard
 MAX_ITEMS = 1 << 14  # of a list or a dictionary: room is made for as many as a file says
-DAMAGE = (msgpack.UnpackException, ValueError, TypeError, KeyError, IndexError, AttributeError, OSError)
+DAMAGE = (msgpack.UnpackException, ValueError, TypeError, KeyError, IndexError, AttributeError, OSError, RecursionError)
 Bounds: TypeAlias = tuple[tuple[int, int], ...]  # start and stop along each axis
 
 

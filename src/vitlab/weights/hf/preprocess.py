@@ -84,10 +84,10 @@ def write_preprocess(preprocess: Preprocess) -> dict[str, Any]:
 def _find(folder: Path) -> tuple[Path, Mapping[str, Any] | None]:
     """The image processor's settings: a file of their own, or a part of processor_config.json."""
     path = folder / "preprocessor_config.json"
-    if path.is_file():
+    if path.exists():
         return path, read_json(path)
     path = folder / "processor_config.json"
-    inner = read_json(path).get("image_processor") if path.is_file() else None
+    inner = read_json(path).get("image_processor") if path.exists() else None
     return path, inner if isinstance(inner, Mapping) else None
 
 

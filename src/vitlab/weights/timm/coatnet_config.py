@@ -135,8 +135,10 @@ def _told(shapes: Shapes, where: str) -> dict[str, Any]:
 
 
 def _depths(shapes: Shapes, where: str) -> tuple[int, ...]:
-    found = {(int(m[1]), int(m[2])) for name in shapes if (m := re.match(r"stages\.(\d+)\.blocks\.(\d+)\.", name))}
-    stages = range(max((stage for stage, _ in found), default=-1) + 1)
+    found = {
+        (int(m[1]), int(m[2])) for name in shapes if (m := re.match(r"stages\.(\d{1,9})\.blocks\.(\d{1,9})\.", name))
+    }
+    stages = range(len({stage for stage, _ in found}))
     depths = tuple(sum(1 for stage, _ in found if stage == number) for number in stages)
     if found != {(stage, place) for stage, depth in enumerate(depths) for place in range(depth)}:
         raise CheckpointError(f"{where}: blocks are missing between others; the file is damaged.")
