@@ -157,8 +157,8 @@ class TestFamily:
         assert batch[1].unique().tolist() == [1]
 
 
-# Each takes some ten seconds: a transformer and a CNN by default (test_vmoe.py has experts), the others under `slow`.
-TRACED = [pytest.param(name, marks=() if name in ("vit", "bit") else pytest.mark.slow) for name in FAMILIES.names()]
+# Each takes some ten seconds: a transformer by default, the others under `slow`.
+TRACED = [pytest.param(name, marks=() if name == "vit" else pytest.mark.slow) for name in FAMILIES.names()]
 
 
 @pytest.mark.compiled

@@ -50,6 +50,8 @@ def test_without_a_compiler_the_run_says_so_and_continues(
     assert all(torch.equal(value, plain[name]) for name, value in weights(tmp_path / "run").items())
 
 
+@pytest.mark.compiled
+@pytest.mark.inductor
 def test_a_compiler_that_works(tmp_path: Path) -> None:
     said: list[str] = []
     assert can_compile(World(0, 1, torch.device("cpu")), tmp_path, said.append)

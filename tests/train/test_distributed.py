@@ -92,7 +92,10 @@ def test_two_processes_are_one(exact: Recipe, tmp_path: Path, optimizer: str, lr
     assert logged(tmp_path / "two", "val count") == logged(tmp_path / "one", "val count")
 
 
-@pytest.mark.parametrize(("strategy", "optimizer"), [("replicate", "sgd"), ("shard", "sgd"), ("shard", "muon")])
+@pytest.mark.parametrize(
+    ("strategy", "optimizer"),
+    [("replicate", "sgd"), pytest.param("shard", "sgd", marks=pytest.mark.slow), ("shard", "muon")],
+)
 def test_a_run_moves_between_one_process_and_two(
     exact: Recipe, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, strategy: str, optimizer: str
 ) -> None:

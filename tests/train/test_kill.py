@@ -75,7 +75,7 @@ def check(recipe: Recipe, tmp_path: Path, kills: int, seed: int) -> None:
     assert timeless[0] == timeless[1]
 
 
-@pytest.mark.parametrize("workers", [0, 2])
+@pytest.mark.parametrize("workers", [pytest.param(0, marks=pytest.mark.slow), 2])
 def test_killed_a_few_times(short: Recipe, tmp_path: Path, workers: int) -> None:
     """With averaging and mixing; with workers, and with the set in memory."""
     fields = {"data.resident": workers == 0, "data.workers": workers}

@@ -440,6 +440,7 @@ def test_one_class_and_no_images_are_refused(short: Recipe, tmp_path: Path) -> N
         )
 
 
+@pytest.mark.slow
 @pytest.mark.compiled
 def test_each_run_of_a_process_is_compiled_for_its_own_sizes(
     short: Recipe, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -502,6 +503,7 @@ def test_a_fine_tuning_checks_its_model_before_its_data(tmp_path: Path) -> None:
         api.finetune(tmp_path / "nowhere", tmp_path / "trained", device="cpu")
 
 
+@pytest.mark.slow
 @pytest.mark.compiled
 @pytest.mark.parametrize("captured", [False, True])
 def test_evaluations_beside_captured_steps_are_not_compiled(

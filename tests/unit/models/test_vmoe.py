@@ -198,8 +198,9 @@ def test_recomputed_blocks_give_the_same_gradients() -> None:
     torch.testing.assert_close(again, kept)
 
 
+@pytest.mark.slow
 @pytest.mark.compiled
-@pytest.mark.parametrize("checkpoint_blocks", [pytest.param(False, marks=pytest.mark.slow), True])
+@pytest.mark.parametrize("checkpoint_blocks", [False, True])
 def test_compiled_gives_the_same_losses(checkpoint_blocks: bool) -> None:
     fields = {"depth": 2, "router_noise": 0.0, "capacity": 0.8, "checkpoint_blocks": checkpoint_blocks}
     expected = gradients(small(**fields).train())
