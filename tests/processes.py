@@ -1,8 +1,12 @@
-"""Scripts on several processes of this machine, as torchrun starts them."""
+"""Scripts on several processes of this machine: as torchrun starts them, or forked from one that has imported all."""
 
+import atexit
+import functools
+import json
 import os
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 
 
@@ -13,3 +17,32 @@ def torchrun(*command: str | Path, processes: int = 2) -> subprocess.CompletedPr
     return subprocess.run(
         [*launcher, *map(str, command)], capture_output=True, text=True, check=False, timeout=300, env=environment
     )
+
+
+def forked(script: Path, *arguments: str | Path) -> subprocess.CompletedProcess[str]:
+    """A script on two processes without the launcher: torch is imported once per test session, not six times a test."""
+    with tempfile.TemporaryDirectory() as folder:
+        files = [Path(folder, name) for name in ("stdout", "stderr")]
+        request = {"command": [str(script), *map(str, arguments)], "files": list(map(str, files))}
+        server = _server()
+        assert server.stdin is not None
+        assert server.stdout is not None
+        server.stdin.write(json.dumps(request) + "\n")
+        server.stdin.flush()
+        status = int(server.stdout.readline())
+        said = [file.read_text() for file in files]
+    return subprocess.CompletedProcess(request["command"], status, *said)
+
+
+@functools.cache
+def _server() -> subprocess.Popen[str]:
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    server = subprocess.Popen(
+        [sys.executable, str(Path(__file__).with_name("fork_server.py"))],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+        env=environment,
+    )
+    atexit.register(server.communicate)  # which ends its input, and so the server
+    return server

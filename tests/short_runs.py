@@ -44,7 +44,7 @@ def short_recipe(source: Path) -> Recipe:
         schedule=Schedule(total="24 steps", warmup="4 steps"),
         batch_size=16,
         evaluate_every="6 steps",
-        checkpoint_every="4 steps",
+        checkpoint_every="8 steps",
         log_every="3 steps",
     )
 

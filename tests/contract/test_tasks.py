@@ -258,7 +258,7 @@ def test_two_processes_are_one(here: Path, tmp_path: Path) -> None:
     for file, recipe in runs.items():
         (tmp_path / f"{file}.json").write_text(json.dumps(to_dict(recipe)))
     (tmp_path / "launched.py").write_text(SCRIPT)
-    launched = processes.torchrun(tmp_path / "launched.py", tmp_path)
+    launched = processes.forked(tmp_path / "launched.py", tmp_path)
     assert launched.returncode == 0, launched.stderr[-3000:]
     for file, recipe in runs.items():
         alone = session.train(recipe, tmp_path / f"{file} alone", device="cpu", show=False)

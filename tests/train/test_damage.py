@@ -96,7 +96,7 @@ def test_two_processes_take_the_same_one(two_kept: Path) -> None:
     spoil(two_kept / "checkpoints" / "step-000000024" / "__0_0.distcp")
     script = two_kept.parent / "resume.py"
     script.write_text(RESUME)
-    ended = processes.torchrun(script, two_kept)
+    ended = processes.forked(script, two_kept)
     assert ended.returncode == 0, ended.stderr[-3000:]
     assert ended.stderr.count("the run resumes from step-000000012.") == 1
     path = two_kept / "checkpoints" / "step-000000024"

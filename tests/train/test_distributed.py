@@ -44,16 +44,19 @@ Stepper.__call__ = changed
 """
 
 
-def launch(folder: Path, recipe: Recipe | None, *, before: str = "", after: str = "") -> CompletedProcess[str]:
+def launch(
+    folder: Path, recipe: Recipe | None, *, before: str = "", after: str = "", launcher: bool = False
+) -> CompletedProcess[str]:
     """A run by two processes, or one gone on with, and code around it."""
     script, file = folder.parent / "launched.py", folder.parent / ("resume" if recipe is None else "given.json")
     script.write_text(before + SCRIPT + after)
     if recipe is not None:
         file.write_text(json.dumps(to_dict(recipe)))
-    return processes.torchrun(script, folder, file)
+    run = processes.torchrun if launcher else processes.forked
+    return run(script, folder, file)
 
 
-def torchrun(folder: Path, recipe: Recipe | None) -> None:
+def on_two(folder: Path, recipe: Recipe | None) -> None:
     run = launch(folder, recipe)
     assert run.returncode == 0, run.stderr[-3000:]
 
@@ -84,7 +87,7 @@ def test_two_processes_are_one(exact: Recipe, tmp_path: Path, optimizer: str, lr
     """AdamW magnifies the rounding that is all of the gradients by the keys' biases, which change no answer."""
     exact = changed(exact, **{"optimizer.name": optimizer, "optimizer.lr": lr})
     session.train(exact, tmp_path / "one", device="cpu", show=False)
-    torchrun(tmp_path / "two", exact)
+    on_two(tmp_path / "two", exact)
     keys = optimizer == "sgd"
     found, expected = (weights(tmp_path / name, keys=keys) for name in ("two", "one"))
     torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-5)
@@ -109,7 +112,7 @@ def test_a_run_moves_between_one_process_and_two(
             session.train(exact, tmp_path / "begun by one", device="cpu", show=False)
     folder = tmp_path / "begun by one"
     (folder / "recipe.json").write_text(json.dumps(to_dict(recipe)))
-    torchrun(folder, None)
+    on_two(folder, None)
     torch.testing.assert_close(weights(folder), weights(tmp_path / "whole"), rtol=1e-4, atol=1e-5)
 
 
@@ -142,7 +145,7 @@ def test_a_process_that_dies_ends_the_run_with_a_clear_message(exact: Recipe, tm
         "    say(*error)\n"
         "sys.excepthook = ended_first\n"
     )
-    died = launch(tmp_path / "run", exact, before=dying)
+    died = launch(tmp_path / "run", exact, before=dying, launcher=True)
     assert died.returncode != 0
     assert "This run lost one of its processes, whose own message says why" in died.stderr
     session.resume(tmp_path / "run", device="cpu", show=False)

@@ -11,7 +11,7 @@ from safetensors.torch import load_file
 
 from batches import labelled
 from changing import changed, lose_at
-from processes import torchrun
+from processes import forked
 from vitlab.core.config import to_dict
 from vitlab.core.errors import ConfigError
 from vitlab.models.create import create
@@ -74,7 +74,7 @@ session.train(recipe, Path(sys.argv[1]), device="cpu", show=False)
 def two_processes(script: str, tmp_path: Path, *arguments: Path) -> None:
     file = tmp_path / "script.py"
     file.write_text(script)
-    run = torchrun(file, *arguments)
+    run = forked(file, *arguments)
     assert run.returncode == 0, run.stderr[-3000:]
 
 

@@ -79,7 +79,7 @@ def check(recipe: Recipe, tmp_path: Path, kills: int, seed: int) -> None:
 def test_killed_a_few_times(short: Recipe, tmp_path: Path, workers: int) -> None:
     """With averaging and mixing; with workers, and with the set in memory."""
     fields = {"data.resident": workers == 0, "data.workers": workers}
-    recipe = changed(short, **fields, **{"schedule.total": "60 steps", "checkpoint_every": "2 steps"})
+    recipe = changed(short, **fields, **{"schedule.total": "24 steps", "checkpoint_every": "2 steps"})
     check(recipe, tmp_path, kills=2, seed=workers)
 
 

@@ -14,12 +14,14 @@ from vitlab.core.record import read_json
 from vitlab.data.contract import DataSet
 from vitlab.data.open import open_data
 from vitlab.data.sources.arranged import whole
+from vitlab.data.sources.holdout import divide_by_class
 from vitlab.evaluation.features import Share
 from vitlab.evaluation.request import Host, Process
 from vitlab.recipes import find_recipe
 from vitlab.training.distribution import World, join
 from vitlab.training.durations import Pace
 from vitlab.training.plan import divide, open_parts
+from vitlab.training.recipe import DataChoice
 from vitlab.training.schedules import resolve
 from vitlab.training.session import recipe_of
 
@@ -43,9 +45,12 @@ def _joined(device: str | None) -> Iterator[Process]:
 
 
 def _open(data: str, run_folder: str | None) -> DataSet:
-    """The data; where a run was trained on it, with the part held out that it held out."""
+    """The data as the run divided it that was trained on it; without one, a set without parts is divided by class."""
     seen = None if run_folder is None else _open_seen(data, Path(run_folder))
-    return open_data(data) if seen is None else seen
+    if seen is not None:
+        return seen
+    dataset = open_data(data, val_fraction=0)
+    return divide_by_class(dataset, DataChoice.val_fraction) if set(dataset.splits) == {"train"} else dataset
 
 
 def _open_unseen(data: str, run_folder: str | None) -> DataSet | None:

@@ -1,13 +1,11 @@
 """Batch norms over two processes against torch's own over one that has the whole batch."""
 
-import os
-import subprocess
-import sys
 from pathlib import Path
 
 import torch
 from torch import Tensor, nn
 
+import processes
 from vitlab.models.create import create
 from vitlab.training.batch_norm import SyncedBatchNorm, synchronise
 from vitlab.training.distribution import World
@@ -22,6 +20,7 @@ SCRIPT = """
 import sys
 from pathlib import Path
 import torch
+sys.path.insert(0, sys.argv[2])
 from test_batch_norm import CASES, SHARES, in_training, small
 from vitlab.training.batch_norm import synchronise
 from vitlab.objectives.cross_entropy import CrossEntropy
@@ -64,16 +63,7 @@ def in_training(model: nn.Module, module: nn.Module, share: tuple[int, int]) -> 
 
 def test_two_processes_see_one_batch(tmp_path: Path) -> None:
     (tmp_path / "run.py").write_text(SCRIPT)
-    path = [str(Path(__file__).parent), *filter(None, [os.environ.get("PYTHONPATH")])]
-    launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
-    run = subprocess.run(
-        [*launcher, str(tmp_path / "run.py"), str(tmp_path)],
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=100,
-        env={"PYTHONPATH": os.pathsep.join(path), "OMP_NUM_THREADS": "1", "PATH": "/usr/bin:/bin"},
-    )
+    run = processes.forked(tmp_path / "run.py", tmp_path, Path(__file__).parent)
     assert run.returncode == 0, run.stderr[-3000:]
     for i, (name, _) in enumerate(CASES):
         model = small(name, {})

@@ -53,7 +53,7 @@ def test_durations_become_steps(short: Recipe) -> None:
     """92 of 120 images are trained on, in batches of 16: 5.75 steps per epoch."""
     plan = plan_of(changed(short, **{"schedule.total": "5 epochs", "evaluate_every": "1 epoch", "log_every": "10%"}))
     assert (len(plan.parts.train), plan.schedule.total, plan.schedule.warmup) == (92, 29, 4)
-    assert plan.intervals == Intervals(log=3, evaluate=6, checkpoint=4)
+    assert plan.intervals == Intervals(log=3, evaluate=6, checkpoint=8)
     assert planned_steps(plan.recipe, plan.dataset) == (29, None)
 
 
