@@ -50,6 +50,23 @@ def test_the_answer_is_right_as_json(source: str, photos: Path, capsys: pytest.C
         assert np.sum([c["probability"] for c in answer["classes"]]) == pytest.approx(1)
 
 
+def test_a_table_and_the_pictures_sorted_or_drawn(
+    source: str, photos: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    given = ["predict", str(photos), "--model", source, "--out", str(tmp_path / "out")]
+    assert main([*given, "--csv", str(tmp_path / "all.csv"), "--top", "1"]) == 0
+    lines = (tmp_path / "all.csv").read_text().splitlines()
+    assert lines[0] == "image,predicted,probability"
+    assert [line.split(",")[1] for line in lines[1:]] == ["red", "green", "blue"]
+    written = {str(path.relative_to(tmp_path / "out")) for path in (tmp_path / "out").rglob("*") if path.is_file()}
+    assert written == {"red/a red one.png", "green/green.jpg", "blue/inside/blue.gif"}
+    assert main([*given[:-1], str(tmp_path / "drawn"), "--draw"]) == 0
+    assert {path.name for path in (tmp_path / "drawn").rglob("*.png")} == {"a red one.png", "green.png", "blue.png"}
+    capsys.readouterr()
+    assert main([*given[:-2], "--draw"]) == 2
+    assert "give a folder with --out" in capsys.readouterr().err
+
+
 def test_an_unreadable_file_is_named_and_the_rest_answered(
     source: str, photos: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -11,8 +11,8 @@ from PIL import Image
 
 import vitlab
 from vitlab.cli import main
-from vitlab.cli.predict import mask_names
 from vitlab.core.errors import ConfigError
+from vitlab.inference.files import png_names
 from vitlab.models.vit import ViT
 
 LABELS = ("sky", "tree", "road")
@@ -116,17 +116,9 @@ def test_shares_are_shown_as_a_table(segmenter: str, photos: Path, capsys: pytes
     assert sum(shares) == pytest.approx(100, abs=0.2)
 
 
-def test_a_classifier_writes_no_masks(photos: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    vitlab.save(tiny(3, "pooled"), tmp_path / "model")
-    arguments = ["predict", str(photos), "--model", str(tmp_path / "model"), "--out", str(tmp_path / "masks")]
-    assert main(arguments) == 2
-    assert "--out is for masks, and this model gives none" in capsys.readouterr().err
-    assert not (tmp_path / "masks").exists()
-
-
 def test_names_of_masks() -> None:
-    assert mask_names([Path("a/1.jpg"), Path("a/b/1.jpg")]) == [Path("1.png"), Path("b/1.png")]
-    assert mask_names([Path("a/1.jpg"), Path("a/1.png"), Path("a/2.x.jpg")]) == [
+    assert png_names([Path("a/1.jpg"), Path("a/b/1.jpg")]) == [Path("1.png"), Path("b/1.png")]
+    assert png_names([Path("a/1.jpg"), Path("a/1.png"), Path("a/2.x.jpg")]) == [
         Path("1.jpg.png"),
         Path("1.png.png"),
         Path("2.x.png"),

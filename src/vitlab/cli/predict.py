@@ -1,7 +1,5 @@
 """`vitlab predict`: what a model says of images."""
 
-import os
-from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,12 +17,14 @@ if TYPE_CHECKING:
 
 DESCRIPTION = """What a model says of images: the most probable classes, or as its task has it masks or numbers.
 
-A model for segmentation says how much of each picture each class takes, and with --out writes the masks.
+--csv writes a table; --out sorts copies of the pictures into folders by their class, or with --draw writes the answer
+below each. A model for segmentation says how much of each picture each class takes, and with --out writes the masks.
 Exit status 1: some could not be read; 2: none could.
 
 Examples:
   vitlab predict cat.jpg --model B_16.npz
   vitlab predict photos/ 'one more.png' --model runs/pets/model --top 1 --json
+  vitlab predict photos/ --model runs/pets --csv pets.csv --out sorted/
   vitlab predict street/ --model runs/camvid --out masks/
   vitlab predict field.jpg --model runs/areas --task mine.py:AREA
 """
@@ -40,8 +40,13 @@ class Arguments:
     """How many classes to give for each image."""
     task: str | None = None
     """What the model is for, by default what it was trained for; one in a file (mine.py:NAME) is to be given again."""
+    csv: Path | None = None
+    """Write a table with a line per picture to this file."""
     out: Path | None = None
-    """Where to write the masks of a segmentation, as NAME.png of the picture's size with a colour per class."""
+    """A folder for copies of the pictures, sorted by their most probable class; of a segmentation for the masks, as
+    NAME.png of the picture's size with a colour per class."""
+    draw: bool = False
+    """With --out: each picture with the answer below it, or its mask over it, instead."""
     batch_size: int = 32
     """How many images go through the model at once."""
     device: str | None = None
@@ -57,6 +62,8 @@ def main(arguments: Sequence[str]) -> int:
 
     if not given.images:
         raise Error("Give at least one image or folder.")
+    if given.draw and given.out is None:
+        raise Error("--draw is for what is written: give a folder with --out.")
     for name, value in (("--top", given.top), ("--batch-size", given.batch_size)):
         if value < 1:
             raise Error(f"{name} must be at least 1, not {value}.")
@@ -66,6 +73,7 @@ def main(arguments: Sequence[str]) -> int:
     images = find_images(given.images)
     from vitlab import api
     from vitlab.core.devices import choose_device
+    from vitlab.inference.files import write_csv
 
     device = choose_device(given.device)
     model = api.load(given.model)
@@ -83,8 +91,10 @@ def main(arguments: Sequence[str]) -> int:
     unread = [answer for answer in answers if answer.error is not None]
     for answer in unread:
         say(one_line(f"vitlab: skipped: {answer.error}"))
+    if given.csv is not None:
+        write_csv(given.csv, answers)
     if given.out is not None:
-        _write_masks(answers, model.preprocess, given.out)
+        _write_pictures(answers, model.preprocess, given.out, draw=given.draw)
     if given.json:
         print_json([_plain(answer) for answer in answers])
     elif len(unread) < len(answers):
@@ -109,30 +119,12 @@ def _table(predictions: Sequence["Prediction"]) -> tuple[list[str], list[list[st
     return ["image", f">{answered[0][1].measure}", answered[0][1].what], rows
 
 
-def _write_masks(predictions: Sequence["Prediction"], preprocess: "Preprocess", folder: Path) -> None:
-    from vitlab.core.errors import Error
-    from vitlab.core.files import atomic_file
-    from vitlab.core.pictures import palette_image
-    from vitlab.inference.masks import over_picture
+def _write_pictures(predictions: Sequence["Prediction"], preprocess: "Preprocess", folder: Path, *, draw: bool) -> None:
+    from vitlab.inference.files import write_drawn, write_masks, write_sorted
 
-    masks = {Path(p.source): (p.answer.mask, p.size) for p in predictions if p.source and p.answer and p.size}
-    if any(mask is None for mask, _ in masks.values()):
-        raise Error("--out is for masks, and this model gives none: leave it out.")
-    for path, name in zip(masks, mask_names(list(masks)), strict=True):
-        mask, size = masks[path]
-        assert mask is not None
-        (folder / name).parent.mkdir(parents=True, exist_ok=True)
-        with atomic_file(folder / name) as part:
-            palette_image(over_picture(mask, preprocess, size)).save(part, format="PNG")
-
-
-def mask_names(sources: Sequence[Path]) -> list[Path]:
-    """NAME.png below the folder that the images share; NAME.jpg.png where two of them would be one file."""
-    whole = [path.absolute() for path in sources]
-    shared = os.path.commonpath([path.parent for path in whole]) if whole else ""
-    inside = [path.relative_to(shared) for path in whole]
-    plain = Counter(path.with_suffix("") for path in inside)
-    return [
-        path.with_suffix(".png") if plain[path.with_suffix("")] == 1 else path.with_name(f"{path.name}.png")
-        for path in inside
-    ]
+    if draw:
+        write_drawn(folder, predictions, preprocess)
+    elif any(prediction.answer and prediction.answer.kind == "mask" for prediction in predictions):
+        write_masks(folder, predictions, preprocess)
+    else:
+        write_sorted(folder, predictions)

@@ -5,8 +5,18 @@ import dataclasses
 import numpy as np
 from jaxtyping import Int, UInt8
 
+from vitlab.core.pictures import class_color
 from vitlab.core.preprocess import Preprocess
 from vitlab.data.contract import IGNORED, Array
+
+OVER = 0.6  # how much of a mask's colour there is over the picture
+
+
+def blend(pixels: UInt8[Array, "h w 3"], mask: UInt8[Array, "h w"]) -> UInt8[Array, "h w 3"]:
+    """A picture with the colours of a mask over it; where the mask is `IGNORED`, the picture itself."""
+    colors = np.array([class_color(k) for k in range(256)], dtype=np.float32)[mask]
+    mixed = (1 - OVER) * pixels + OVER * colors
+    return np.where((mask == IGNORED)[..., None], pixels, np.rint(mixed)).astype(np.uint8)
 
 
 def over_picture(mask: UInt8[Array, "h w"], preprocess: Preprocess, size: tuple[int, int]) -> UInt8[Array, "H W"]:

@@ -7,7 +7,7 @@ from PIL import Image
 
 from vitlab.core.pictures import class_color
 from vitlab.core.words import short
-from vitlab.data.contract import IGNORED, Array
+from vitlab.inference.masks import blend
 from vitlab.reporting.charts import reliability_chart
 from vitlab.reporting.confusion import matrix
 from vitlab.reporting.glossary import Glossary
@@ -29,7 +29,6 @@ from vitlab.tasks.sections import (
     Words,
 )
 
-OVER = 0.6  # how much of a mask's colour there is over the picture
 LONGEST_CAPTION = 120
 
 
@@ -47,13 +46,6 @@ def spoken(words: Words, glossary: Glossary) -> Html:
 def plain(words: Words) -> str:
     """Words as they are read aloud."""
     return words if isinstance(words, str) else "".join(part if isinstance(part, str) else part.text for part in words)
-
-
-def over(pixels: Array, mask: Array) -> Array:
-    """A picture with the colours of a mask over it; where the mask is `IGNORED`, the picture itself."""
-    colors = np.array([class_color(k) for k in range(256)], dtype=np.float32)[mask]
-    mixed = (1 - OVER) * pixels + OVER * colors
-    return np.where((mask == IGNORED)[..., None], pixels, np.rint(mixed)).astype(np.uint8)
 
 
 @singledispatch
@@ -131,7 +123,7 @@ def _(block: Pictures, glossary: Glossary) -> Html:
 
 
 def _figure(figure: Figure, glossary: Glossary) -> Html:
-    pixels = figure.pixels if figure.mask is None else over(figure.pixels, figure.mask)
+    pixels = figure.pixels if figure.mask is None else blend(figure.pixels, figure.mask)
     small = thumbnail(Image.fromarray(np.ascontiguousarray(pixels)))
     caption = figure.caption
     image = tag(

@@ -16,11 +16,12 @@ from tiny_vits import random_vit
 from vitlab.core.config import to_dict
 from vitlab.core.record import write_json
 from vitlab.data.contract import IGNORED, DataSet, Masks, Split, Values
+from vitlab.inference.masks import blend
 from vitlab.models.contract import Model
 from vitlab.models.vit import ViTConfig
 from vitlab.objectives.contract import Criterion
 from vitlab.objectives.cross_entropy import Loss
-from vitlab.reporting.drawn import drawn, over
+from vitlab.reporting.drawn import drawn
 from vitlab.reporting.glossary import Glossary
 from vitlab.reporting.make import Plan, make_report
 from vitlab.reporting.purpose import Purpose
@@ -134,7 +135,7 @@ def test_a_segmentation_shows_overlays_and_curves(masks_page: Page) -> None:
 
 def test_overlays_leave_ignored_pixels_as_they_are() -> None:
     pixels = np.full((1, 3, 3), 100, np.uint8)
-    found = over(pixels, np.array([[0, 1, IGNORED]], np.uint8))
+    found = blend(pixels, np.array([[0, 1, IGNORED]], np.uint8))
     # VOC's first colours are black and (128, 0, 0); 0.4 of the picture, 0.6 of the colour
     assert found.tolist() == [[[40, 40, 40], [117, 40, 40], [100, 100, 100]]]
 
