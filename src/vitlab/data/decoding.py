@@ -27,6 +27,8 @@ MAX_PIXELS = 178_956_970  # where Pillow too speaks of a decompression bomb; 512
 JPEGS = ("JPEG", "MPO")  # as Pillow names them; an MPO begins with one
 # EPS and IPTC can start Ghostscript; the others are names without a decoder.
 UNSAFE = frozenset({"EPS", "IPTC", "BUFR", "GRIB", "HDF5", "MPEG", "WMF"})
+HEIC = frozenset({".heic", ".heif", ".hif"})  # phones' photos, which Pillow reads with pi-heif
+HEIC_NEEDS = "pip install 'vitlab[heic]' reads HEIC"
 
 logging.getLogger("PIL").addHandler(logging.NullHandler())  # else Python prints its log where nobody set one up
 
@@ -219,14 +221,26 @@ def find_inputs(images: Input | Iterable[Input]) -> list[Input]:
 def safe_formats() -> tuple[str, ...]:
     """The names of the formats that are tried, those without magic bytes last: they may claim anything."""
     Image.init()
+    reads_heic()
     return tuple(sorted(Image.OPEN.keys() - UNSAFE, key=lambda name: (Image.OPEN[name][1] is None, name)))
 
 
 @functools.cache
+def reads_heic() -> bool:
+    """Whether HEIC can be decoded: where pi-heif is installed, it becomes one of Pillow's formats."""
+    try:
+        import pi_heif
+    except ImportError:
+        return False
+    pi_heif.register_heif_opener()
+    return True
+
+
+@functools.cache
 def image_extensions() -> frozenset[str]:
-    """The file name extensions of those formats, in lower case with the dot."""
+    """The file name extensions of those formats, in lower case with the dot; HEIC's too, for reading to say why not."""
     formats = {*safe_formats(), "MPO"}  # opened as JPEG
-    return frozenset(extension for extension, name in Image.registered_extensions().items() if name in formats)
+    return HEIC | {extension for extension, name in Image.registered_extensions().items() if name in formats}
 
 
 def _open(file: IO[bytes], path: StrPath) -> Image.Image:
@@ -279,8 +293,8 @@ def _looks_like(file: IO[bytes]) -> str:
         return ""
     file.seek(0)
     head = file.read(256)
-    if head[4:8] == b"ftyp" and head[8:12] in (b"heic", b"heix", b"hevc", b"mif1", b"msf1"):
-        return ": it is HEIC, so save it as JPEG first"
+    if head[4:8] == b"ftyp" and head[8:12] in (b"heic", b"heix", b"hevc", b"mif1", b"msf1") and not reads_heic():
+        return f": it is HEIC, so save it as JPEG first, or {HEIC_NEEDS}"
     if b"<svg" in head.lower() or head.lstrip().startswith(b"<?xml"):
         return ": it looks like SVG, so draw it as PNG first"
     if head.startswith(b"%!PS"):

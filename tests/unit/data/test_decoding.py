@@ -1,10 +1,13 @@
+import base64
 import io
 import os
 import pickle
 import struct
 import subprocess
+import sys
 import warnings
 import zlib
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +17,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from PIL import Image, features
 
-from vitlab.core.errors import ImageError
+from vitlab.core.errors import DataError, ImageError
 from vitlab.core.pictures import to_rgb
 from vitlab.data import decoding
 from vitlab.data.decoding import (
@@ -24,8 +27,10 @@ from vitlab.data.decoding import (
     image_extensions,
     open_picture,
     read_image,
+    reads_heic,
     safe_formats,
 )
+from vitlab.data.open import open_data
 from vitlab.data.sources.files import Files
 
 RED, GREEN, BLUE, WHITE = (255, 0, 0), (0, 255, 0), (0, 0, 255), (255, 255, 255)
@@ -183,7 +188,7 @@ BAD: dict[str, tuple[bytes, str]] = {
     "page.jpg": (b"<!DOCTYPE html><html></html>", r"not an image that can be read\.$"),
     "drawing.svg": (b'<svg xmlns="http://www.w3.org/2000/svg"/>', r"looks like SVG, so draw it as PNG first\.$"),
     "declared.svg": (b'<?xml version="1.0"?><svg/>', r"looks like SVG"),
-    "phone.heic": (b"\0\0\0\x18ftypheic" + bytes(100), r"it is HEIC, so save it as JPEG first\.$"),
+    "phone.heic": (b"\0\0\0\x18ftypheic" + bytes(100), r"phone\.heic is not an image that can be read\.$"),
     "paper.pdf": (b"%PDF-1.7\n" + bytes(100), r"it is PDF"),
     "script.eps": (
         b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 9 9\n%%EndComments\nshowpage\n",
@@ -344,3 +349,60 @@ def test_a_folder_without_images_is_an_error(tmp_path: Path) -> None:
 def test_extensions_are_those_of_the_formats_that_are_read() -> None:
     assert {".jpg", ".jpeg", ".png", ".gif", ".tif", ".tiff", ".bmp", ".webp", ".ppm", ".mpo"} <= image_extensions()
     assert not {".eps", ".ps", ".pdf", ".h5", ".hdf", ".mpg", ".wmf", ".txt", ""} & image_extensions()
+
+
+# 16 x 32 px, red above blue, by pillow-heif, which encodes too
+HEIC_PHOTO = """
+AAAAHGZ0eXBoZWljAAAAAG1pZjFoZWljbWlhZgAAAXxtZXRhAAAAAAAAACFoZGxyAAAAAAAAAABwaWN0AAAAAAAAAAAAAAAAAAAAACJpbG9jAAAAAERA
+AAEAAQAAAAABoAABAAAAAAAAAKQAAAAjaWluZgAAAAAAAQAAABVpbmZlAgAAAAABAABodmMxAAAAAA5waXRtAAAAAAABAAAA/GlwcnAAAADcaXBjbwAA
+AHVodmNDAQNwAAAAkAAAAAAAHvAA/P34+AAADwNgAAEAGEABDAH//wNwAAADAJAAAAMAAAMAHroCQGEAAQApQgEBA3AAAAMAkAAAAwAAAwAeoCCBBZbq
+rprm4CGgwIAAAAyAAAADAIRiAAEABkQBwXPBiQAAABNjb2xybmNseAABAA0ABoAAAAAUaXNwZQAAAAAAAABAAAAAQAAAAChjbGFwAAAAEAAAAAEAAAAg
+AAAAAf///9AAAAAC////4AAAAAIAAAAQcGl4aQAAAAADCAgIAAAAGGlwbWEAAAAAAAAAAQABBYECAwWEAAAArG1kYXQAAACgKAGvBjIcpyDwiSDwv6+E
+///wVf2X7U7azWyeuEfoYu22/yRR338yt3//AZq7mTL3Ee/5WfcT6OvXxC58ufipqDYwce6ibGqh5Ng003RCd0QAir3cf+MyQ1qEzzeRRgqci70DP/jM
+kNfU5FbHDVa8CyxAvbYamq6kNZdNtKSpcbykKzFsCSZIbjC1kI69DxPd/V9btWfrevnQINtd8T0c2A==
+"""
+
+
+@pytest.fixture
+def without_heic(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """As where pi-heif is not installed."""
+    cached = (reads_heic, safe_formats, image_extensions)
+    monkeypatch.setitem(sys.modules, "pi_heif", None)
+    monkeypatch.delitem(Image.OPEN, "HEIF", raising=False)
+    for function in cached:
+        function.cache_clear()
+    yield
+    for function in cached:
+        function.cache_clear()
+
+
+def test_phones_photos_are_read(tmp_path: Path) -> None:
+    path = tmp_path / "photo.HEIC"
+    path.write_bytes(base64.b64decode(HEIC_PHOTO))
+    pixels = np.asarray(read_image(path)).astype(int)
+    assert pixels.shape == (32, 16, 3)
+    np.testing.assert_allclose(pixels[4:12, 4:12], np.broadcast_to([200, 30, 30], (8, 8, 3)), atol=12)
+    np.testing.assert_allclose(pixels[20:28, 4:12], np.broadcast_to([30, 30, 200], (8, 8, 3)), atol=12)
+    Image.new("RGB", (8, 8), (30, 200, 30)).save(tmp_path / "photo.avif")
+    np.testing.assert_allclose(np.asarray(read_image(tmp_path / "photo.avif"))[4, 4], [30, 200, 30], atol=8)
+
+
+@pytest.mark.usefixtures("without_heic")
+def test_without_its_decoder_heic_is_named(tmp_path: Path) -> None:
+    (tmp_path / "photo.heic").write_bytes(base64.b64decode(HEIC_PHOTO))
+    [found] = find_images(tmp_path)
+    with pytest.raises(ImageError, match=r"it is HEIC, so save it as JPEG first, or pip install 'vitlab\[heic\]'"):
+        read_image(found)
+
+
+@pytest.mark.usefixtures("without_heic")
+def test_heic_in_a_folder_of_classes_is_named(tmp_path: Path) -> None:
+    for name in ("cats/1.heic", "cats/2.HEIC", "dogs/1.jpg"):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        plain(RED).save(tmp_path / name, format="JPEG")
+    with pytest.raises(DataError, match=r"images of 1 of its 2 classes: 2 pictures are HEIC and were left out \(cats"):
+        open_data(tmp_path)
+    plain(RED).save(tmp_path / "cats" / "3.jpg")
+    dataset = open_data(tmp_path, val_fraction=0)
+    assert len(dataset.splits["train"]) == 2
+    assert any("2 pictures are HEIC and were left out" in note for note in dataset.notes)

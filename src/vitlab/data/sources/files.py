@@ -15,7 +15,7 @@ import numpy as np
 from vitlab.core.errors import DataError, ImageError
 from vitlab.core.reading import check_regular
 from vitlab.data.contract import Array
-from vitlab.data.decoding import image_extensions
+from vitlab.data.decoding import HEIC, HEIC_NEEDS, image_extensions, reads_heic
 from vitlab.data.sources.source import Digest
 from vitlab.data.sources.wording import few
 
@@ -82,6 +82,7 @@ class Listing:
     hidden: int = 0
     others: list[str] = field(default_factory=list)
     dangling: list[str] = field(default_factory=list)  # links that lead nowhere
+    heic: list[str] = field(default_factory=list)  # where they cannot be read
 
     def add(self, other: "Listing") -> None:
         self.names += other.names
@@ -89,6 +90,7 @@ class Listing:
         self.hidden += other.hidden
         self.others += other.others
         self.dangling += other.dangling
+        self.heic += other.heic
 
     def notes(self) -> list[str]:
         """Sentences on what was left out, and on images that hold nothing."""
@@ -99,6 +101,9 @@ class Listing:
         if self.others:
             what = "file that is not an image was" if len(self.others) == 1 else "files that are not images were"
             notes.append(f"{len(self.others):,} {what} left out: {few(self.others)}.")
+        if self.heic:
+            what = "picture is HEIC and was" if len(self.heic) == 1 else "pictures are HEIC and were"
+            notes.append(f"{len(self.heic):,} {what} left out ({few(self.heic)}): {HEIC_NEEDS}.")
         if self.dangling:
             what = "link that leads nowhere was" if len(self.dangling) == 1 else "links that lead nowhere were"
             notes.append(f"{len(self.dangling):,} {what} left out: {few(self.dangling)}.")
@@ -110,6 +115,11 @@ class Listing:
 def is_image(name: str) -> bool:
     """Whether a file is an image by its name, and not hidden."""
     return not name.startswith(".") and os.path.splitext(name)[1].lower() in image_extensions()  # noqa: PTH122
+
+
+def is_heic(name: str) -> bool:
+    """Whether a file is one of HEIC by its name."""
+    return os.path.splitext(name)[1].lower() in HEIC  # noqa: PTH122
 
 
 def list_folders(folder: Path) -> list[str]:
@@ -142,6 +152,8 @@ def list_images(root: Path, folder: str = "", *, deep: bool = True) -> Listing:
                             waiting.append(name)
                     elif entry.name.startswith("."):
                         listing.hidden += 1
+                    elif is_heic(entry.name) and not reads_heic():
+                        listing.heic.append(name)
                     elif is_image(entry.name) and entry.is_file():
                         found.append((name, entry.stat().st_size))
                     elif entry.is_symlink() and not os.path.exists(entry.path):  # noqa: PTH110
@@ -153,6 +165,7 @@ def list_images(root: Path, folder: str = "", *, deep: bool = True) -> Listing:
     found.sort()
     listing.others.sort()
     listing.dangling.sort()
+    listing.heic.sort()
     listing.names = [name for name, _ in found]
     listing.sizes = [size for _, size in found]
     return listing

@@ -83,6 +83,9 @@ def assemble(
     everything = {name: None for part in parts.values() for name in part.classes}
     classes = sorted((c for c in everything if _has_images(parts.values(), c)), key=order)
     bare = sorted((c for c in everything if not _has_images(parts.values(), c)), key=order)
+    unread = Listing(heic=[name for part in parts.values() for each in part.classes.values() for name in each.heic])
+    if len(classes) < 2 and unread.heic:
+        raise DataError(f"{root} holds images of {len(classes)} of its {len(everything)} classes: {unread.notes()[0]}")
     if not classes:
         raise DataError(f"The folder {root} holds no images.")
     if len(classes) == 1:
@@ -168,6 +171,8 @@ def _unlabelled(root: Path, folders: dict[str, str], notes: list[str]) -> DataSe
     everything = Listing()
     for listing in listings.values():
         everything.add(listing)
+    if not everything.names and everything.heic:
+        raise DataError(f"{root}: {everything.notes()[0]}")
     if not everything.names:
         raise DataError(f"The folder {root} holds no images{_or_a_table(root)}.")
     if not any(everything.sizes):
@@ -201,7 +206,7 @@ def _read_splits(root: Path, splits: dict[str, str], left_out: list[str]) -> Dat
             )
         else:
             notes.append(f"{root / folder} is empty.")
-    if not any(listing.names for part in parts.values() for listing in part.classes.values()):
+    if not any(listing.names or listing.heic for part in parts.values() for listing in part.classes.values()):
         raise DataError(f"The folder {root} holds no images under {', '.join(splits.values())}.")
     return assemble(root.resolve().name, root, parts, notes + _notes(parts.values(), loose))
 
