@@ -214,14 +214,18 @@ def finetune(
     task: str = "classification",
     out: StrPath | None = None,
     steps: int | None = None,
+    epochs: float | None = None,
     lr: float | None = None,
     batch_size: int | None = None,
     image_size: int | None = None,
+    augment: Literal["none", "light", "strong"] = "light",
+    balanced: bool = False,
     freeze: Literal["none", "backbone"] = "none",
     lora: int | None = None,
     val_fraction: float = 0.1,
     patience: int | None = None,
     seed: int = 0,
+    adjust: "Callable[[Recipe], Recipe] | None" = None,
     device: str | None = None,
     show: bool = False,
 ) -> "RunOutcome":
@@ -230,12 +234,12 @@ def finetune(
     `model` is a source for `load`, a model, or a module of one's own that makes logits, features or a map of images.
     `task` is classification, segmentation, or one of one's own as 'mine.py:NAME'. Without a GPU the resolution stays
     the model's own; with one, models of 224 px up to 384 are trained at 384, or at the next size that their patches
-    divide. A BiT is trained by its own rule.
+    divide. A BiT is trained by its own rule. `adjust` gets the recipe that was chosen, and gives the one to train by.
     """
     from vitlab.core.config import Choice
     from vitlab.data.loading.resident import LOOK_AT, sizes
-    from vitlab.recipes.finetuning import finetune_recipe
-    from vitlab.recipes.transfer import transfer_recipe
+    from vitlab.recipes.finetuning import budget, finetune_recipe
+    from vitlab.recipes.transfer import transfer_recipe, varied
     from vitlab.training.plan import divide, open_parts
 
     device, data, given = choose_device(device), _source(data, "data"), None
@@ -245,6 +249,10 @@ def finetune(
     permit(task, data)
     if freeze not in ("none", "backbone"):
         raise Error(f"freeze must be none or backbone, not {freeze!r}.")
+    if steps is not None and epochs is not None:
+        raise Error("Give steps or epochs, not both.")
+    if epochs is not None and not 0 < epochs < math.inf:
+        raise Error(f"epochs must be above 0, not {epochs}.")
     draft = finetune_recipe(  # so that nonsense is refused before anything is read
         data,
         source,
@@ -260,6 +268,9 @@ def finetune(
     pictures = sorted(sizes(images, max(len(images) // LOOK_AT, 1)), key=math.prod) or list(sizes(images))
     if not pictures:
         raise DataError(f"None of the {len(images):,} training images of {data} can be read.")
+    if epochs is not None:
+        batch_size = batch_size or budget(len(images), on_gpu=device.startswith("cuda")).batch_size
+        steps = max(round(epochs * len(images) / batch_size), 1)
     recipe = transfer_recipe(
         data,
         source,
@@ -274,8 +285,16 @@ def finetune(
         image_size=image_size,
     )
     parts = dataclasses.replace(recipe.model, train_only="head" if freeze == "backbone" else "all", lora=lora)
-    recipe = dataclasses.replace(recipe, model=parts, patience=patience, seed=seed, task=draft.task)
-    return train(recipe, model=given, out=out, device=device, show=show)
+    recipe = dataclasses.replace(
+        recipe,
+        model=parts,
+        data=dataclasses.replace(recipe.data, balanced=balanced),
+        augmentation=varied(recipe.augmentation, augment),
+        patience=patience,
+        seed=seed,
+        task=draft.task,
+    )
+    return train(adjust(recipe) if adjust else recipe, model=given, out=out, device=device, show=show)
 
 
 def _config_of(model: "Model | nn.Module", image_size: int | None) -> Any:

@@ -1,5 +1,6 @@
 """`vitlab finetune DIR`: photos by class folders, and pictures with masks."""
 
+import json
 from pathlib import Path
 
 import numpy as np
@@ -16,6 +17,46 @@ def test_the_folder_may_be_the_first_word(named: bool, tmp_path: Path, capsys: p
     save(create("vit-digits"), tmp_path / "model")
     assert main(["finetune", *(["--data"] if named else []), "gone/", "--model", str(tmp_path / "model")]) == 2
     assert capsys.readouterr().err.startswith("vitlab: There is no data set named 'gone'")
+
+
+def test_every_field_of_a_recipe_is_an_option(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Of ten images of each of two classes eight are trained on."""
+    for name, value in (("dark", 20), ("light", 220)):
+        (tmp_path / "photos" / name).mkdir(parents=True)
+        for i in range(10):
+            Image.new("RGB", (8, 8), (value + i, value, value)).save(tmp_path / "photos" / name / f"{i}.png")
+    save(create("vit-digits"), tmp_path / "model")
+    given = ["finetune", str(tmp_path / "photos"), "--model", str(tmp_path / "model"), "--out", str(tmp_path / "run")]
+    given += ["--epochs", "1.5", "--batch-size", "4", "--augment", "strong", "--balanced", "--device", "cpu"]
+    assert main([*given, "--optimizer.momentum", "0.5", "--log-every", "1 step"]) == 0
+    recipe = json.loads((tmp_path / "run" / "recipe.json").read_text())
+    assert recipe["optimizer"]["momentum"] == 0.5
+    assert recipe["log_every"] == "1 step"
+    assert recipe["data"]["balanced"] is True
+    assert (recipe["augmentation"]["policy"], recipe["augmentation"]["erase"]) == ("randaugment", 0.25)
+    assert recipe["schedule"]["total"] == "6 steps"  # 1.5 times 16 images in batches of 4
+    capsys.readouterr()
+
+
+@pytest.mark.parametrize(
+    ("options", "sentence"),
+    [
+        (["--steps", "3", "--epochs", "2"], "Give steps or epochs, not both."),
+        (["--epochs", "-1"], "epochs must be above 0"),
+        (["--optimizer.weight-deacy", "1"], "--optimizer.weight-deacy"),
+        (["stray"], "stray"),
+        (["--batch-size", "0"], "batch_size must be at least 1"),
+    ],
+)
+def test_mistakes_are_said_before_anything_is_read(
+    options: list[str], sentence: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    try:
+        status: object = main(["finetune", "gone/", "--model", "gone.npz", *options])
+    except SystemExit as ended:
+        status = ended.code
+    assert status == 2
+    assert sentence in capsys.readouterr().err
 
 
 def test_masks_are_learned_and_predicted(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

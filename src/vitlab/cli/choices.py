@@ -5,6 +5,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import tyro
+
+from vitlab.cli.parsing import FLAGS
 from vitlab.cli.terminal import say
 from vitlab.core.config import Choice, from_dict, to_dict
 from vitlab.core.errors import Error
@@ -48,6 +51,15 @@ def with_choices(recipe: Recipe, arguments: Sequence[str]) -> tuple[RecipeType, 
     kind = dataclasses.make_dataclass("Recipe", fields, bases=(Recipe,), frozen=True, kw_only=True)
     kind.__doc__ = Recipe.__doc__
     return RecipeType(kind, kind(**values), names), rest
+
+
+def parse_recipe(recipe: Recipe, arguments: Sequence[str], *, prog: str) -> Recipe:
+    """A recipe with the fields that options change."""
+    choices, rest = with_choices(recipe, current_names(arguments))
+    config = (*FLAGS, tyro.conf.AvoidSubcommands)
+    return choices.chosen(
+        tyro.cli(choices.type, prog=prog, args=rest, default=choices.default, config=config, add_help=False)
+    )
 
 
 def current_names(arguments: Sequence[str]) -> list[str]:

@@ -4,6 +4,8 @@ import dataclasses
 import math
 from typing import Any
 
+from vitlab.core.errors import Error
+from vitlab.data.augmentation import Augmentation
 from vitlab.models.bit import BiTConfig
 from vitlab.models.timm.adapter import size_from
 from vitlab.models.timm.build import TimmConfig
@@ -66,6 +68,17 @@ def transfer_recipe(
         image_size=image_size,
         batch_size=batch,
     )
+
+
+def varied(augmentation: Augmentation, how: str) -> Augmentation:
+    """A recipe's own augmentation (light), none of it, or with RandAugment and erasing."""
+    if how == "none":
+        return Augmentation(crop="resize", flip=0.0)
+    if how == "strong":
+        return dataclasses.replace(augmentation, policy="randaugment", erase=0.25)
+    if how != "light":
+        raise Error(f"augment must be none, light or strong, not {how!r}.")
+    return augmentation
 
 
 def _larger(config: Any) -> int | None:
