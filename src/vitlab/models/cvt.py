@@ -23,7 +23,7 @@ from vitlab.models.family import Family
 from vitlab.models.heads import HeadKind, build_head
 from vitlab.models.resnet import to_map, to_tokens
 from vitlab.models.stages import channels_last, dropped, growing, normed, recomputed
-from vitlab.models.vit import Gelu
+from vitlab.models.vit_config import Gelu
 from vitlab.models.zoo.convolutional import CVT_ROWS
 
 
