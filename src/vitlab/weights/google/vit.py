@@ -204,8 +204,9 @@ def _placed(
     where: str,
 ) -> tuple[tuple[int, int], int]:
     """The image size that so many positions are for, and how many of them (one of the options) are of prefix tokens."""
+    sides = [math.isqrt(max(0, count - placed)) * patch for placed in options]
     grids = [(placed, noted) for placed in options]
-    grids += [(placed, (math.isqrt(max(0, count - placed)) * patch,) * 2) for placed in options]
+    grids += [(placed, (side, side)) for placed, side in zip(options, sides, strict=True)]
     grids += [(placed, wanted) for placed in options]
     for placed, size in grids:
         if size is not None and size[0] * size[1] == (count - placed) * patch**2:
