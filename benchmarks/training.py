@@ -34,7 +34,6 @@ from vitlab.training.execution import Execution
 from vitlab.training.learner import Learner
 from vitlab.training.model import build_model
 from vitlab.training.muon import Muon
-from vitlab.training.passes import AdamW, captured
 from vitlab.training.plan import Given, make_plan
 from vitlab.training.recipe import Recipe
 from vitlab.training.step import Stepper
@@ -86,6 +85,7 @@ def make(recipe: Recipe, batch: int, *, capture: bool) -> Stepper:
         train={stream.name: Pixels(pixels) for stream in streams},
     )
     run = assemble(plan, learner, streams, execution, world, None, print, lambda: 0)
+    run.state.learner.fold_norms()
     run.stepper.turns[0].module.compile(options=compile_options(world.device))
     for part in (run.state.ema, *run.state.all_optimizers):
         if isinstance(part, Ema | Muon):
@@ -112,9 +112,6 @@ def bare(recipe: Recipe, batch: int) -> Callable[[int], object]:
     model, optimizers = stepper.turns[0].module, stepper.state.all_optimizers
     first = stepper.feed.batch(0)
     images, targets = first.images, first.targets["label"]
-    for optimizer in optimizers:
-        if isinstance(optimizer, AdamW):
-            optimizer.one_kernel = True  # as the captured step sets it
 
     def step() -> None:
         for parameter in model.parameters():
@@ -133,7 +130,6 @@ def bare(recipe: Recipe, batch: int) -> Callable[[int], object]:
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph, stream=stream):
         step()
-    captured(*optimizers)
 
     def replay(_: int, kept: object = (model, optimizers, images, targets)) -> None:
         del kept  # held by this function: the graph works in their memory

@@ -7,10 +7,14 @@ from einops import rearrange
 from torch import Tensor
 
 import vitlab
-from vitlab.models import folding, vit
+from batches import labelled
+from vitlab.kernels import attention, folding
+from vitlab.kernels.attention import MOST_TOKENS, short_attention, takes
 from vitlab.models.contract import Layout
 from vitlab.models.positions import apply_rotary, rotary_angles
-from vitlab.models.short_attention import MOST_TOKENS, short_attention, takes
+from vitlab.objectives.cross_entropy import CrossEntropy
+from vitlab.objectives.supervised import Supervised
+from vitlab.training.learner import Learner
 
 pytestmark = [pytest.mark.gpu, pytest.mark.filterwarnings("ignore:Attempting to run cuBLAS")]
 
@@ -100,7 +104,7 @@ def test_a_model_uses_it_where_it_can(monkeypatch: pytest.MonkeyPatch):
         used.append(qkv.shape[1])
         return short_attention(qkv, heads, angles)
 
-    monkeypatch.setattr(vit, "short_attention", spy)
+    monkeypatch.setattr(attention, "short_attention", spy)
     for size, expected in ((32, [65] * 11), (64, [])):  # the last layer has one query; 257 tokens are too many
         model = vitlab.create("vit-ti4-32", image_size=size, num_classes=3).cuda().eval()
         with torch.no_grad():
@@ -111,15 +115,15 @@ def test_a_model_uses_it_where_it_can(monkeypatch: pytest.MonkeyPatch):
             assert used == expected
             used.clear()
             with monkeypatch.context() as patch, torch.autocast("cuda", torch.bfloat16):
-                patch.setattr(vit, "takes", lambda *_, **__: False)
+                patch.setattr(attention, "takes", lambda *_, **__: False)
                 torchs = model(images.cuda())
             right = model.cpu()(images).double().cuda()
             assert not used
             assert error(found, right) < 2 * error(torchs, right) + 1e-3
-    assert not takes(torch.zeros(1, 4, 128, device="cuda"), 2)  # float32
-    assert not takes(torch.zeros(1, MOST_TOKENS + 1, 128, device="cuda", dtype=torch.bfloat16), 2)
-    assert not takes(torch.zeros(1, 4, 80, device="cuda", dtype=torch.bfloat16), 1)  # H/14's heads
-    assert not takes(torch.zeros(1, 4, 32, device="cuda", dtype=torch.bfloat16), 2, rotary=True)  # halves of 8
+    assert not takes(torch.zeros(1, 4, 3 * 128, device="cuda"), 2)  # float32
+    assert not takes(torch.zeros(1, MOST_TOKENS + 1, 3 * 128, device="cuda", dtype=torch.bfloat16), 2)
+    assert not takes(torch.zeros(1, 4, 3 * 80, device="cuda", dtype=torch.bfloat16), 1)  # H/14's heads
+    assert not takes(torch.zeros(1, 4, 3 * 32, device="cuda", dtype=torch.bfloat16), 2, rotary=True)  # halves of 8
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32])
@@ -157,11 +161,15 @@ def test_norms_folded_into_the_next_layer_are_as_exact(monkeypatch: pytest.Monke
             value.add_(torch.randn_like(value), alpha=0.5 if "norm" in name else 0.02)
     images, labels = torch.randn(64, 3, 32, 32), torch.arange(64) % 3
 
+    learner = Learner(model, Supervised(CrossEntropy()))
+    learner.fold_norms()
+
     def gradients() -> dict[str, Tensor]:
         torch._dynamo.reset()
         model.zero_grad()
+        batch = labelled(images.cuda(), F.one_hot(labels.cuda(), 3).float())
         with torch.autocast("cuda", torch.bfloat16):
-            loss = F.cross_entropy(torch.compile(model)(images.cuda()).float(), labels.cuda())
+            loss, _ = torch.compile(learner)(batch, torch.zeros((), device="cuda"), "train")
         loss.backward()
         return {name: value.grad.cpu() for name, value in model.named_parameters() if value.grad is not None}
 

@@ -15,8 +15,8 @@ import vitlab
 from batches import labelled
 from changing import changed, lose_at
 from vitlab.core.errors import ConfigError
+from vitlab.models.heads import DistilledHead
 from vitlab.models.timm.adapter import TimmModel
-from vitlab.models.vit import DistilledHead
 from vitlab.objectives.distillation import Distillation
 from vitlab.recipes import find_recipe
 from vitlab.training import checkpoints, session

@@ -1,11 +1,8 @@
-"""What torch's compiler is told beyond its defaults, and whether there is Triton for kernels of our own."""
+"""What torch's compiler is told beyond its defaults."""
 
-import importlib.util
-from typing import Any, Final
+from typing import Any
 
 import torch
-
-TRITON: Final = importlib.util.find_spec("triton") is not None and torch.version.hip is None
 
 
 def compile_options(device: torch.device) -> dict[str, Any]:

@@ -19,9 +19,9 @@ from vitlab.core.errors import ConfigError
 from vitlab.core.preprocess import Preprocess
 from vitlab.models.contract import AttentionTap, Layout, Taps, need_all_places
 from vitlab.models.family import Family
-from vitlab.models.folding import Reader, Weights
+from vitlab.models.heads import Pool
 from vitlab.models.positions import Grid, RelativePositions
-from vitlab.models.vit import Attention, Block, Pool, ViT, ViTConfig
+from vitlab.models.vit import Attention, Block, ViT, ViTConfig
 from vitlab.models.zoo.attention import AXIAL_ROWS
 
 Axis: TypeAlias = Literal["rows", "columns"]
@@ -65,14 +65,9 @@ class AxialAttention(nn.Module):
         return rearrange(z, pattern, y=grid[0])
 
     def probabilities(
-        self,
-        z: Float[Tensor, "b n d"],
-        layout: Layout,
-        relative: RelativePositions | None = None,
-        num_queries: int | None = None,
+        self, z: Float[Tensor, "b n d"], layout: Layout, _relative: RelativePositions | None = None
     ) -> Float[Tensor, "b h n n"]:
         """A between all tokens: zero between those of two lines."""
-        del relative, num_queries
         A = self.line.probabilities(self.lines(z, layout.grid), layout)
         A = rearrange(A, "(b l) h m k -> b l h m k", b=z.shape[0])
         same = torch.eye(A.shape[1], device=A.device, dtype=A.dtype)
@@ -87,26 +82,20 @@ class AxialAttention(nn.Module):
         A: Float[Tensor, "b h n n"],
         z: Float[Tensor, "b n d"],
         layout: Layout,
-        relative: RelativePositions | None = None,
-        num_queries: int | None = None,
+        _relative: RelativePositions | None = None,
     ) -> Float[Tensor, "b n d"]:
         """What a given A makes of z; what A has between two lines is not read."""
-        del relative, num_queries
         height, width = layout.grid
         place = torch.arange(height * width, device=A.device)
         line = place // width if self.axis == "rows" else place % width
         return self.line.attend(A * (line[:, None] == line), z, layout)
 
     def forward(
-        self,
-        z: Float[Tensor, "b n d"],
-        layout: Layout,
-        relative: RelativePositions | None = None,
-        num_queries: int | None = None,
+        self, z: Float[Tensor, "b n d"], layout: Layout, relative: RelativePositions | None = None
     ) -> Float[Tensor, "b n d"]:
         need_all_places(layout, AxialViT.__name__)
         assert relative is None
-        assert num_queries is None
+        assert layout.outputs is None
         made = self.line(self.lines(z, layout.grid), layout)
         pattern = "(b y) x d -> b (y x) d" if self.axis == "rows" else "(b x) y d -> b (y x) d"
         return rearrange(made, pattern, b=z.shape[0])
@@ -120,6 +109,10 @@ class LineBlock(Block):
         super().__init__(config, drop_path)
         self.attention = AxialAttention(config, axis)
 
+    @property
+    def normed(self) -> dict[str, str]:
+        return {"norm1": "attention.line.qkv", "norm2": "mlp.up"} if self.pre else {}
+
 
 @final
 class AxialBlock(nn.Module):
@@ -130,20 +123,10 @@ class AxialBlock(nn.Module):
         self.rows = LineBlock(config, drop_path, "rows")
         self.columns = LineBlock(config, drop_path, "columns")
 
-    @property
-    def readers(self) -> tuple[Reader, ...]:
-        return (*self.rows.readers, *self.columns.readers)
-
     def forward(
-        self,
-        z: Float[Tensor, "b n d"],
-        layout: Layout,
-        relative: RelativePositions | None = None,
-        num_queries: int | None = None,
-        weights: tuple[Weights | None, ...] = (None,) * 4,
+        self, z: Float[Tensor, "b n d"], layout: Layout, relative: RelativePositions | None = None
     ) -> Float[Tensor, "b n d"]:
-        z = self.rows(z, layout, relative, num_queries, weights[:2])
-        return self.columns(z, layout, relative, num_queries, weights[2:])
+        return self.columns(self.rows(z, layout, relative), layout, relative)
 
 
 @final

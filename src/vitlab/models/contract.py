@@ -18,12 +18,17 @@ from vitlab.core.preprocess import Preprocess
 class Layout:
     """Where tokens sit: the image's grid of patches, and which of its places are there.
 
-    `present` holds flat places (row * width + column); None means all, in order.
+    `present` holds flat places (row * width + column); None means all, in order. `outputs` is for a model's last layer:
+    how many of the first tokens are read after it; None means all.
     """
 
     grid: tuple[int, int]
     present: Int[Tensor, "b m"] | None = None
     num_prefix: int = 0
+    outputs: int | None = None
+
+    def with_outputs(self, outputs: int | None) -> "Layout":
+        return Layout(grid=self.grid, present=self.present, num_prefix=self.num_prefix, outputs=outputs)
 
 
 @final
@@ -191,6 +196,11 @@ class Model(nn.Module, ABC):
     def layer_of(self, name: str) -> int:
         """The layer that a parameter belongs to, for rates that fall from layer to layer."""
         return self.num_layers + 1 if name.startswith("head.") else 0
+
+    @property
+    def normed_layers(self) -> tuple[tuple[str, str], ...]:
+        """Pairs of a layer norm and the linear layer that alone reads it, by their names."""
+        return ()
 
     @property
     def taps(self) -> Taps:

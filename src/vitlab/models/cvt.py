@@ -23,7 +23,7 @@ from vitlab.models.family import Family
 from vitlab.models.heads import HeadKind, build_head
 from vitlab.models.resnet import to_map, to_tokens
 from vitlab.models.stages import channels_last, dropped, growing, normed, recomputed
-from vitlab.models.vit import Gelu
+from vitlab.models.vit_config import Gelu
 from vitlab.models.zoo.convolutional import CVT_ROWS
 
 
@@ -126,15 +126,13 @@ class Attention(nn.Module):
         self.v = nn.Linear(width, width, bias=config.qkv_bias)
         self.out = nn.Linear(width, width)
 
-    def project(
-        self, z: Float[Tensor, "b n d"], layout: Layout, prefix_only: bool = False
-    ) -> list[Float[Tensor, "b h m dh"]]:
-        """q, k and v; the prefix tokens pass the convolutions by. `prefix_only`: no queries but theirs."""
+    def project(self, z: Float[Tensor, "b n d"], layout: Layout) -> list[Float[Tensor, "b h m dh"]]:
+        """q, k and v; the prefix tokens pass the convolutions by. No queries of tokens whose outputs nobody reads."""
         prefix, x = z[:, : layout.num_prefix], to_map(z[:, layout.num_prefix :], layout.grid)
         parts: list[Tensor] = []
         for conv, linear in ((self.conv_q, self.q), (self.conv_k, self.k), (self.conv_v, self.v)):
-            if prefix_only and linear is self.q:
-                tokens = prefix
+            if layout.outputs is not None and linear is self.q:
+                tokens = prefix[:, : layout.outputs]
             else:
                 tokens = conv(x)
                 if layout.num_prefix:
@@ -142,23 +140,18 @@ class Attention(nn.Module):
             parts.append(rearrange(linear(tokens), "b n (h d) -> b h n d", h=self.heads))
         return parts
 
-    def probabilities(
-        self, z: Float[Tensor, "b n d"], layout: Layout, prefix_only: bool = False
-    ) -> Float[Tensor, "b h n m"]:
+    def probabilities(self, z: Float[Tensor, "b n d"], layout: Layout) -> Float[Tensor, "b h n m"]:
         """A from every token to the fewer keys, which the fused product below never forms."""
-        del prefix_only
-        q, k, _ = self.project(z, layout)
+        q, k, _ = self.project(z, layout.with_outputs(None))
         return (q @ k.transpose(-2, -1) * self.scale).softmax(dim=-1)
 
-    def attend(
-        self, A: Float[Tensor, "b h n m"], z: Float[Tensor, "b n d"], layout: Layout, prefix_only: bool = False
-    ) -> Float[Tensor, "b n d"]:
+    def attend(self, A: Float[Tensor, "b h n m"], z: Float[Tensor, "b n d"], layout: Layout) -> Float[Tensor, "b n d"]:
         """What a given A makes of z."""
-        del prefix_only
-        return self.out(rearrange(A @ self.project(z, layout)[2], "b h n d -> b n (h d)"))
+        _, _, v = self.project(z, layout.with_outputs(None))
+        return self.out(rearrange(A @ v, "b h n d -> b n (h d)"))
 
-    def forward(self, z: Float[Tensor, "b n d"], layout: Layout, prefix_only: bool = False) -> Float[Tensor, "b k d"]:
-        q, k, v = self.project(z, layout, prefix_only)
+    def forward(self, z: Float[Tensor, "b n d"], layout: Layout) -> Float[Tensor, "b k d"]:
+        q, k, v = self.project(z, layout)
         dropout = self.dropout if self.training else 0.0
         heads = F.scaled_dot_product_attention(q, k, v, dropout_p=dropout, scale=self.scale)
         return self.out(rearrange(heads, "b h n d -> b n (h d)"))
@@ -189,10 +182,9 @@ class Block(nn.Module):
             hidden = F.gelu(hidden, approximate="tanh" if self.gelu == "tanh" else "none")
         return self.down(F.dropout(hidden, self.dropout, self.training))
 
-    def forward(self, z: Float[Tensor, "b n d"], layout: Layout, prefix_only: bool = False) -> Float[Tensor, "b k d"]:
-        """All tokens, or only the prefix where the others are of no use: it sees all of them."""
-        kept = z[:, : layout.num_prefix] if prefix_only else z
-        kept = self.residual(self.attention(self.norm1(z), layout, prefix_only)) + kept
+    def forward(self, z: Float[Tensor, "b n d"], layout: Layout) -> Float[Tensor, "b k d"]:
+        kept = z if layout.outputs is None else z[:, : layout.outputs]
+        kept = self.residual(self.attention(self.norm1(z), layout)) + kept
         return self.residual(self.mlp(self.norm2(kept))) + kept
 
 
@@ -245,13 +237,13 @@ class CvT(Model):
             num_prefix = 1
         return Tokens(values=F.dropout(z, self.config.dropout, self.training), grid=grid, num_prefix=num_prefix)
 
-    def _layer(self, i: int, tokens: Tokens, prefix_only: bool = False) -> Tokens:
+    def _layer(self, i: int, tokens: Tokens, outputs: int | None = None) -> Tokens:
         stage, block = self.config.places[i]
         if stage and not block:
             tokens = self._enter(stage, to_map(tokens.values, tokens.grid))
         if self.config.checkpoint_blocks and self.training:
             return tokens.with_values(recomputed(self.blocks[i], tokens.values, tokens.layout))
-        return tokens.with_values(self.blocks[i](tokens.values, tokens.layout, prefix_only))
+        return tokens.with_values(self.blocks[i](tokens.values, tokens.layout.with_outputs(outputs)))
 
     def embed(self, images: Float[Tensor, "b c h w"]) -> Tokens:
         return self._enter(0, channels_last(images, self.config.channels))
@@ -265,7 +257,7 @@ class CvT(Model):
         need_all_places(tokens, type(self).__name__)
         class_only = only_pooled and self.class_token is not None and not self.training
         for i in range(len(self.blocks)):
-            tokens = self._layer(i, tokens, class_only and i == len(self.blocks) - 1)
+            tokens = self._layer(i, tokens, 1 if class_only and i == len(self.blocks) - 1 else None)
         return tokens.with_values(self.norm(tokens.values))
 
     def pool(self, tokens: Tokens) -> Float[Tensor, "b d"]:

@@ -11,13 +11,25 @@ from torch import Tensor, nn
 from vitlab.models.contract import Tokens
 
 HeadKind: TypeAlias = Literal["pooled", "patches"]  # `head` in a configuration
+Pool: TypeAlias = Literal["token", "mean", "attention", "token+mean"]  # `pool` in a ViT's
 
 
-def build_head(kind: HeadKind, num_classes: int, *, features: int, width: int) -> nn.Module:
+def build_head(kind: HeadKind, num_classes: int, *, features: int, width: int, distilled: bool = False) -> nn.Module:
     """A linear layer on `features` numbers per image, or on tokens of that width; without classes nothing."""
     if not num_classes:
         return nn.Identity()
-    return PatchHead(width, num_classes) if kind == "patches" else nn.Linear(features, num_classes)
+    if kind == "patches":
+        return PatchHead(width, num_classes)
+    return DistilledHead(width, num_classes) if distilled else nn.Linear(features, num_classes)
+
+
+def gather(tokens: Tokens, pool: Pool, *, outputs: int = 1) -> Float[Tensor, "b *k d"]:
+    """What stands for an image: the mean of its patches, its first tokens, or both, as DINOv2's classifiers read it."""
+    if pool == "mean":
+        return tokens.patches.mean(dim=1)
+    if pool == "token+mean":
+        return torch.stack([tokens.values[:, 0], tokens.patches.mean(dim=1)], dim=1)
+    return tokens.values[:, :outputs]
 
 
 @final
@@ -63,6 +75,11 @@ class AttentionPool(nn.Module):
         heads = rearrange(heads, "b h d -> b 1 (h d)") + self.kv.bias.chunk(2)[1]
         pooled = self.out(heads)
         return (pooled + self.mlp(self.norm(pooled)))[:, 0]
+
+    def initialize(self) -> None:
+        nn.init.xavier_uniform_(self.probe)
+        for part in self.kv.weight.chunk(2):
+            nn.init.xavier_uniform_(part)
 
 
 @final

@@ -10,6 +10,7 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from vitlab.core.errors import ConfigError
+from vitlab.kernels.attention import turned
 from vitlab.models.contract import Layout
 
 Kind: TypeAlias = Literal["none", "learned", "learned2d", "sincos1d", "sincos2d", "relative", "relative2d"]
@@ -105,9 +106,7 @@ def apply_rotary(x: Float[Tensor, "b n h d"], layout: Layout) -> Float[Tensor, "
 
     q k^T then depends on the offset of their places. `x` may hold the first tokens only.
     """
-    cos, sin = rotary_angles(layout, x.shape[-1], x.device)[:, :, : x.shape[1], None]  # [B or 1, N, 1, D_h / 2] each
-    a, b = x.float().chunk(2, dim=-1)
-    return torch.cat([a * cos - b * sin, b * cos + a * sin], dim=-1).to(x.dtype)
+    return turned(x, rotary_angles(layout, x.shape[-1], x.device)[:, :, : x.shape[1]])
 
 
 @final

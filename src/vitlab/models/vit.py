@@ -1,13 +1,12 @@
 """The Vision Transformer of "An Image is Worth 16x16 Words" (arXiv 2010.11929); equation numbers are the paper's.
 
-Read it from top to bottom: the configuration, multi-head self-attention, the MLP, an encoder block, and the model that
-puts them together. What later work on plain ViTs changed (registers, layer scale, attention pooling, ...) is a field
-of the configuration, off by default.
+Read it from top to bottom: multi-head self-attention, the MLP, an encoder block, and the model that puts them together.
+What later work on plain ViTs changed (registers, layer scale, attention pooling, ...) is a field of the configuration
+(vit_config.py), off by default.
 """
 
 import math
-from dataclasses import dataclass
-from typing import Any, Literal, TypeAlias, final
+from typing import Any, final
 
 import torch
 import torch.nn.functional as F
@@ -16,122 +15,16 @@ from jaxtyping import Float
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
-from vitlab.core.bounds import BelowOne, NonNegativeFloat, NonNegativeInt, PositiveInt
-from vitlab.core.config import check_bounds
-from vitlab.core.errors import ConfigError, ImageError
+from vitlab.core.errors import ImageError
 from vitlab.core.preprocess import Preprocess
+from vitlab.kernels.attention import attention, project
 from vitlab.models.contract import AttentionTap, Layout, Model, Taps, Tokens
 from vitlab.models.family import Family
-from vitlab.models.folding import Reader, Weights, after, taken_in
-from vitlab.models.heads import AttentionPool, DistilledHead, HeadKind, build_head
-from vitlab.models.positions import AddedPositions, Kind, RelativePositions, Rule, apply_rotary, rotary_angles
-from vitlab.models.short_attention import short_attention, takes
+from vitlab.models.heads import AttentionPool, build_head, gather
+from vitlab.models.positions import AddedPositions, RelativePositions, apply_rotary, rotary_angles
 from vitlab.models.stages import dropped
+from vitlab.models.vit_config import ViTConfig
 from vitlab.models.zoo.vit import VIT_ROWS
-
-Gelu: TypeAlias = Literal["exact", "tanh", "quick"]
-Pool: TypeAlias = Literal["token", "mean", "attention", "token+mean"]
-
-
-@dataclass(frozen=True, kw_only=True)
-class ViTConfig:
-    """Sizes first; then what is read off a checkpoint's origin; then what only training uses."""
-
-    image_size: tuple[int, int] = (224, 224)  # height, width
-    patch_size: PositiveInt = 16  # P
-    width: PositiveInt = 768  # D
-    depth: NonNegativeInt = 12  # L
-    mlp_dim: PositiveInt = 3072
-    heads: PositiveInt = 12  # k
-    num_classes: NonNegativeInt = 1000  # 0: no head
-    channels: PositiveInt = 3
-
-    class_token: bool = True
-    distill_token: bool = False  # DeiT's second output token, with a head of its own
-    num_registers: NonNegativeInt = 0
-    pool: Pool = "token"
-    head: HeadKind = "pooled"  # patches: a dense one, on each patch token
-    representation: int | None = None  # the pre-training head's hidden layer (tanh)
-    positions: Kind = "learned"
-    positions_at: Literal["stem", "every", "shared"] | None = None  # None: the stem, or every layer where relative
-    rotary: bool = False  # besides, q and k are turned by row and column
-    positions_for_prefix: NonNegativeInt = 1  # how many of the prefix tokens have a position
-    resize_rule: Rule = "official"
-    indivisible: Literal["error", "pad"] = "error"  # images whose sides the patch does not divide
-
-    norm: Literal["pre", "post"] = "pre"  # before each part (the paper) or after it (the original Transformer)
-    norm_eps: float = 1e-6
-    norm_stem: bool = False  # CLIP's norm between embedding and encoder
-    norm_pooled: bool = False  # the final norm after pooling instead of before it
-    gelu: Gelu = "tanh"
-    gated_mlp: bool = False  # SwiGLU: silu(x U) * (x V) instead of gelu(x U)
-    patch_bias: bool = True
-    qkv_bias: bool = True
-    qk_norm: bool = False
-    layer_scale: float | None = None  # its initial value
-
-    positions_std: NonNegativeFloat = 0.02  # of learned positions when they are fresh
-    residual_scale: NonNegativeFloat = 1.0  # of a block's fresh output kernels; 0: it starts as the identity
-    dropout: BelowOne = 0.0
-    attention_dropout: BelowOne = 0.0
-    drop_path: BelowOne = 0.0  # stochastic depth: the last layer's rate, growing linearly from 0
-    checkpoint_blocks: bool = False  # recompute each block in the backward pass
-
-    def __post_init__(self) -> None:
-        check_bounds(self)
-        if self.positions_at is None:
-            object.__setattr__(self, "positions_at", self.usual_place)
-        if self.head == "patches":  # which reads no pooled features: what would only pool them is left out
-            object.__setattr__(self, "representation", None)
-            object.__setattr__(self, "pool", "mean" if self.pool == "attention" else self.pool)
-        if min(self.image_size) < 1 or (
-            self.indivisible == "error" and any(s % self.patch_size for s in self.image_size)
-        ):
-            raise ConfigError(
-                f"Patches of {self.patch_size} px do not divide an image of {_by(self.image_size)} px: choose sides"
-                f" that are multiples of {self.patch_size}, or a model with indivisible='pad'."
-            )
-        if self.width % self.heads:
-            raise ConfigError(f"The width {self.width} is not divisible by the {self.heads} heads.")
-        if self.rotary and (self.relative or self.width // self.heads % 4):
-            raise ConfigError("rotary=True needs heads of a width that 4 divides, and positions that are not relative.")
-        if self.pool.startswith("token") and not self.class_token:
-            raise ConfigError(
-                f"pool='{self.pool}' needs class_token=True; choose pool='mean' or 'attention' without it."
-            )
-        if self.pool == "token+mean" and self.representation is not None:
-            raise ConfigError("pool='token+mean' goes without a representation layer.")
-        if self.distill_token and (self.pool != "token" or self.representation is not None):
-            raise ConfigError("distill_token=True needs pool='token' and no representation layer.")
-        if self.relative and self.positions_at == "stem":
-            raise ConfigError(
-                f"positions='{self.positions}' act in attention: positions_at must be 'every' or 'shared'."
-            )
-        if self.positions == "none" and self.positions_at != "stem":
-            raise ConfigError("positions='none' has nothing to add at other places: leave positions_at out.")
-
-    @property
-    def num_prefix(self) -> int:
-        return self.class_token + self.distill_token + self.num_registers
-
-    @property
-    def relative(self) -> bool:
-        return self.positions in ("relative", "relative2d")
-
-    @property
-    def usual_place(self) -> Literal["stem", "every"]:
-        return "every" if self.relative else "stem"
-
-    @property
-    def grid(self) -> tuple[int, int]:
-        """Rows and columns of patches; the last ones are padded where the patch does not divide the image."""
-        height, width = self.image_size
-        return math.ceil(height / self.patch_size), math.ceil(width / self.patch_size)
-
-    @property
-    def patch_shape(self) -> tuple[int, int, int]:
-        """Channels, rows and columns of what is projected to a token: pixels here, in a hybrid a ResNet's features."""
-        return self.channels, self.patch_size, self.patch_size
 
 
 @final
@@ -147,19 +40,9 @@ class Attention(nn.Module):
         self.k_norm = nn.LayerNorm(head_width, config.norm_eps) if config.qk_norm else None
         self.out = nn.Linear(config.width, config.width)
 
-    def project(
-        self, z: Float[Tensor, "b n d"], layout: Layout, num_queries: int | None
-    ) -> tuple[Tensor, Tensor, Tensor]:
-        """q, k and v as [B, heads, N, D_h], queries for the first `num_queries` tokens only."""
-        if num_queries is None or num_queries == z.shape[1]:
-            q, k, v = rearrange(self.qkv(z), "b n (three h d) -> three b h n d", three=3, h=self.heads)  # (5)
-        else:
-            width = z.shape[-1]
-            weight, bias = self.qkv.weight, self.qkv.bias
-            q_bias, kv_bias = (None, None) if bias is None else (bias[:width], bias[width:])
-            q = rearrange(F.linear(z[:, :num_queries], weight[:width], q_bias), "b n (h d) -> b h n d", h=self.heads)
-            kv = F.linear(z, weight[width:], kv_bias)
-            k, v = rearrange(kv, "b n (two h d) -> two b h n d", two=2, h=self.heads)
+    def project(self, z: Float[Tensor, "b n d"], layout: Layout) -> tuple[Tensor, Tensor, Tensor]:
+        """q, k and v as [B, heads, N, D_h]; no queries of tokens whose outputs nobody reads."""
+        q, k, v = project(self.qkv, z, self.heads, layout.outputs)  # (5)
         if self.q_norm is not None and self.k_norm is not None:
             q, k = self.q_norm(q).to(v.dtype), self.k_norm(k).to(v.dtype)
         if self.rotary:
@@ -167,15 +50,10 @@ class Attention(nn.Module):
         return q, k, v
 
     def probabilities(
-        self,
-        z: Float[Tensor, "b n d"],
-        layout: Layout,
-        relative: RelativePositions | None = None,
-        num_queries: int | None = None,
+        self, z: Float[Tensor, "b n d"], layout: Layout, relative: RelativePositions | None = None
     ) -> Float[Tensor, "b h n n"]:
         """A for every token, which the fused product below never forms."""
-        del num_queries
-        q, k, _ = self.project(z, layout, None)
+        q, k, _ = self.project(z, layout.with_outputs(None))
         logits = q @ k.transpose(-2, -1) * q.shape[-1] ** -0.5
         return (logits if relative is None else logits + relative(q, layout)).softmax(dim=-1)  # (6)
 
@@ -184,29 +62,27 @@ class Attention(nn.Module):
         A: Float[Tensor, "b h m n"],
         z: Float[Tensor, "b n d"],
         layout: Layout,
-        relative: RelativePositions | None = None,
-        num_queries: int | None = None,
+        _relative: RelativePositions | None = None,
     ) -> Float[Tensor, "b m d"]:
         """What a given A makes of z, for looking at how the answer depends on A."""
-        del relative, num_queries
-        _, _, v = self.project(z, layout, None)
+        _, _, v = self.project(z, layout.with_outputs(None))
         return self.out(rearrange(A @ v, "b h n d -> b n (h d)"))  # (7), (8)
 
     def forward(
-        self,
-        z: Float[Tensor, "b n d"],
-        layout: Layout,
-        relative: RelativePositions | None = None,
-        num_queries: int | None = None,
+        self, z: Float[Tensor, "b n d"], layout: Layout, relative: RelativePositions | None = None
     ) -> Float[Tensor, "b m d"]:
-        plain = num_queries is None and relative is None and self.q_norm is None and not self.dropout
-        if plain and takes(z, self.heads, rotary=self.rotary):  # all of the below, in one kernel
+        dropout = self.dropout if self.training else 0.0
+        if relative is None and self.q_norm is None and layout.outputs is None:
             angles = rotary_angles(layout, z.shape[-1] // self.heads, z.device) if self.rotary else None
-            return self.out(short_attention(self.qkv(z), self.heads, angles))
-        q, k, v = self.project(z, layout, num_queries)
+            return self.out(attention(self.qkv(z), self.heads, angles, dropout))  # (5) to (8)
+        q, k, v = self.project(z, layout)
         bias = None if relative is None else relative(q, layout)
-        heads = F.scaled_dot_product_attention(q, k, v, bias, self.dropout if self.training else 0.0)  # (6), (7)
+        heads = F.scaled_dot_product_attention(q, k, v, bias, dropout)  # (6), (7)
         return self.out(rearrange(heads, "b h n d -> b n (h d)"))  # (8)
+
+    def initialize(self) -> None:
+        for part in self.qkv.weight.chunk(3):  # three kernels, not one of three times the width
+            nn.init.xavier_uniform_(part)
 
 
 @final
@@ -230,6 +106,10 @@ class Mlp(nn.Module):
             hidden = F.gelu(hidden, approximate="tanh" if self.gelu == "tanh" else "none")
         return self.down(F.dropout(hidden, self.dropout, self.training))
 
+    def initialize(self) -> None:
+        nn.init.normal_(self.up.bias, std=1e-6)
+        nn.init.normal_(self.down.bias, std=1e-6)
+
 
 class Block(nn.Module):
     """One encoder layer, equations 2 and 3; a layer of experts is a subclass."""
@@ -245,35 +125,25 @@ class Block(nn.Module):
         self.scale1 = nn.Parameter(torch.empty(config.width)) if scaled else None
         self.scale2 = nn.Parameter(torch.empty(config.width)) if scaled else None
 
+    @property
+    def normed(self) -> dict[str, str]:
+        """The norms that one linear layer alone reads, and these layers."""
+        return {"norm1": "attention.qkv", "norm2": "mlp.up"} if self.pre else {}
+
     def residual(self, part: Float[Tensor, "b n d"], scale: Tensor | None) -> Float[Tensor, "b n d"]:
         """A part's output, scaled and, in training, dropped: single values, or an image's whole part."""
         if scale is not None:
             part = part * scale
         return dropped(F.dropout(part, self.dropout, self.training), self.drop_path, self.training)
 
-    @property
-    def readers(self) -> tuple[Reader, ...]:
-        """What reads the norms, where they come first."""
-        return ((self.norm1, self.attention, "qkv"), (self.norm2, self.mlp, "up")) if self.pre else ()
-
     def forward(
-        self,
-        z: Float[Tensor, "b n d"],
-        layout: Layout,
-        relative: RelativePositions | None = None,
-        num_queries: int | None = None,
-        weights: tuple[Weights | None, ...] = (None, None),
+        self, z: Float[Tensor, "b n d"], layout: Layout, relative: RelativePositions | None = None
     ) -> Float[Tensor, "b m d"]:
-        """All tokens, or only the first `num_queries` where later ones are of no use: they see all of them.
-
-        `weights` are those of the readers that have their norm in them (`folding`).
-        """
-        kept = z if num_queries is None else z[:, :num_queries]
+        kept = z if layout.outputs is None else z[:, : layout.outputs]
         if self.pre:
-            part = after(self.readers[0], weights[0], z, layout, relative, num_queries)
-            kept = self.residual(part, self.scale1) + kept  # (2)
-            return self.residual(after(self.readers[1], weights[1], kept), self.scale2) + kept  # (3)
-        kept = self.norm1(self.residual(self.attention(z, layout, relative, num_queries), self.scale1) + kept)
+            kept = self.residual(self.attention(self.norm1(z), layout, relative), self.scale1) + kept  # (2)
+            return self.residual(self.mlp(self.norm2(kept)), self.scale2) + kept  # (3)
+        kept = self.norm1(self.residual(self.attention(z, layout, relative), self.scale1) + kept)
         return self.norm2(self.residual(self.mlp(kept), self.scale2) + kept)
 
 
@@ -303,10 +173,8 @@ class ViT(Model):
         attends = config.pool == "attention"
         self.attention_pool = AttentionPool(width, config.heads, Mlp(config), config.norm_eps) if attends else None
         self.representation = nn.Linear(width, config.representation) if config.representation else None
-        if config.distill_token and config.num_classes and config.head == "pooled":
-            self.head = DistilledHead(width, config.num_classes)
-        else:
-            self.head = build_head(config.head, config.num_classes, features=self.num_features, width=width)
+        of_image, distilled = self.num_features, config.distill_token
+        self.head = build_head(config.head, config.num_classes, features=of_image, width=width, distilled=distilled)
 
     @property
     def num_features(self) -> int:
@@ -322,6 +190,13 @@ class ViT(Model):
             return int(name.split(".")[1]) + 1
         after = ("head.", "norm.", "attention_pool.", "representation.")
         return self.config.depth + 1 if name.startswith(after) else 0
+
+    @property
+    def normed_layers(self) -> tuple[tuple[str, str], ...]:
+        if self.config.checkpoint_blocks:  # which read their weights again in the backward pass
+            return ()
+        blocks = [(name, block) for name, block in self.named_modules() if isinstance(block, Block)]
+        return tuple((f"{at}.{norm}", f"{at}.{layer}") for at, block in blocks for norm, layer in block.normed.items())
 
     @property
     def has_patches(self) -> bool:
@@ -344,7 +219,7 @@ class ViT(Model):
         if height % size or width % size:
             if self.config.indivisible == "error":
                 raise ImageError(
-                    f"Patches of {size} px do not divide an image of {_by((height, width))} px: resize it, or build the"
+                    f"Patches of {size} px do not divide an image of {height} x {width} px: resize it, or build the"
                     " model with indivisible='pad'."
                 )
             images = F.pad(images, (0, -width % size, 0, -height % size))
@@ -371,19 +246,12 @@ class ViT(Model):
             z = self.norm_stem(z)
         return placed.with_values(F.dropout(z, self.config.dropout, self.training))
 
-    def _layer(
-        self,
-        i: int,
-        z: Tensor,
-        layout: Layout,
-        num_queries: int | None = None,
-        weights: tuple[Weights | None, ...] = (),
-    ) -> Tensor:
+    def _layer(self, i: int, z: Tensor, layout: Layout) -> Tensor:
         positions = self.positions[i % len(self.positions)] if self.config.positions_at != "stem" else None
         relative = positions if self.config.relative else None
         if i > 0 and positions is not None and relative is None:
             z = positions(z, layout)
-        return self._run(self.blocks[i], z, layout, relative, num_queries, *([weights] if weights else []))
+        return self._run(self.blocks[i], z, layout, relative)
 
     def _run(self, block: nn.Module, *arguments: Any) -> Any:
         """A block's output, now or, where blocks are recomputed, again in the backward pass."""
@@ -400,22 +268,15 @@ class ViT(Model):
         z, layout, last = tokens.values, tokens.layout, len(self.blocks) - 1
         by_token = only_pooled and self.config.pool == "token" and not self.config.relative
         outputs = 1 + self.config.distill_token if by_token else None
-        readers: list[tuple[Reader, ...]] = [block.readers for block in self.blocks]  # pyright: ignore[reportAssignmentType]
-        weights = taken_in([reader for own in readers for reader in own], z)
-        for i, own in enumerate(readers):
-            z = self._layer(i, z, layout, outputs if i == last else None, tuple(weights[: len(own)]))
-            weights = weights[len(own) :]
+        for i in range(len(self.blocks)):
+            z = self._layer(i, z, layout if i < last else layout.with_outputs(outputs))
         return tokens.with_values(z if self.norm is None or self.config.norm_pooled else self.norm(z))
 
     def pool(self, tokens: Tokens) -> Float[Tensor, "b f"]:
         if self.attention_pool is not None:
             y = self.attention_pool(tokens.patches)  # without prefix tokens, as timm pools where there are registers
-        elif self.config.pool == "mean":
-            y = tokens.patches.mean(dim=1)
-        elif self.config.pool == "token+mean":  # side by side, as DINOv2's linear classifiers read them
-            y = torch.stack([tokens.values[:, 0], tokens.patches.mean(dim=1)], dim=1)
         else:
-            y = tokens.values[:, : 1 + self.config.distill_token]  # z_L^0
+            y = gather(tokens, self.config.pool, outputs=1 + self.config.distill_token)  # z_L^0
         if self.norm is not None and self.config.norm_pooled:
             y = self.norm(y)  # (4), where `encode` has not applied it
         y = y.flatten(1)
@@ -463,16 +324,8 @@ class ViT(Model):
                 module.reset_parameters()
             elif isinstance(module, AddedPositions | RelativePositions):
                 module.initialize(self.config.positions_std)
-            elif isinstance(module, Attention):
-                for part in module.qkv.weight.chunk(3):  # three kernels, not one of three times the width
-                    nn.init.xavier_uniform_(part)
-            elif isinstance(module, Mlp):
-                nn.init.normal_(module.up.bias, std=1e-6)
-                nn.init.normal_(module.down.bias, std=1e-6)
-            elif isinstance(module, AttentionPool):
-                nn.init.xavier_uniform_(module.probe)
-                for part in module.kv.weight.chunk(2):
-                    nn.init.xavier_uniform_(part)
+            elif isinstance(module, Attention | Mlp | AttentionPool):
+                module.initialize()
             elif isinstance(module, Block):
                 with torch.no_grad():
                     module.attention.out.weight.mul_(self.config.residual_scale)
@@ -500,10 +353,6 @@ def _positions(config: ViTConfig) -> AddedPositions | RelativePositions:
         return RelativePositions(config.positions, config.grid, config.width // config.heads, rule=config.resize_rule)
     placed = min(config.positions_for_prefix, config.num_prefix)
     return AddedPositions(config.positions, config.grid, config.width, num_prefix=placed, rule=config.resize_rule)
-
-
-def _by(size: tuple[int, int]) -> str:
-    return f"{size[0]} x {size[1]}"
 
 
 FAMILY = Family(

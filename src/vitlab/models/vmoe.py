@@ -18,7 +18,6 @@ from vitlab.core.errors import ConfigError
 from vitlab.core.preprocess import Preprocess
 from vitlab.models.contract import Layout, Tokens
 from vitlab.models.family import Family
-from vitlab.models.folding import Weights, after
 from vitlab.models.positions import RelativePositions
 from vitlab.models.routing import Exchange, ExpertLinear, Router, buffer_size, importance_loss, load_loss, route
 from vitlab.models.vit import Block, Mlp, ViT, ViTConfig
@@ -128,17 +127,16 @@ class ExpertBlock(Block):
         super().__init__(config, drop_path)
         self.mlp = ExpertMlp(config)
 
+    @property
+    def normed(self) -> dict[str, str]:
+        return {"norm1": "attention.qkv"} if self.pre else {}  # norm2 is the router's too
+
     def forward(  # pyright: ignore[reportIncompatibleMethodOverride]
-        self,
-        z: Float[Tensor, "b n d"],
-        layout: Layout,
-        relative: RelativePositions | None = None,
-        num_queries: int | None = None,
-        weights: tuple[Weights | None, ...] = (None, None),
+        self, z: Float[Tensor, "b n d"], layout: Layout, relative: RelativePositions | None = None
     ) -> tuple[Float[Tensor, "b n d"], Float[Tensor, "2"]]:
-        assert num_queries is None, "which tokens find room depends on all of them"
+        assert layout.outputs is None, "which tokens find room depends on all of them"
         if self.pre:
-            z = self.residual(after(self.readers[0], weights[0], z, layout, relative), self.scale1) + z  # (2)
+            z = self.residual(self.attention(self.norm1(z), layout, relative), self.scale1) + z  # (2)
             part, losses = self.mlp(self.norm2(z))
             return self.residual(part, self.scale2) + z, losses
         z = self.norm1(self.residual(self.attention(z, layout, relative), self.scale1) + z)

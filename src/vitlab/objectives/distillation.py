@@ -43,6 +43,7 @@ class Distillation(Objective):
     """
 
     capturable: ClassVar[bool] = False  # a teacher may do anything
+    only_calls: ClassVar[bool] = True
 
     scale: Tensor
     shift: Tensor

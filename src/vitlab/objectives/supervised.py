@@ -1,7 +1,7 @@
 """Learning a target: the mean of the task's loss over the images."""
 
 from dataclasses import dataclass
-from typing import final
+from typing import ClassVar, final
 
 from jaxtyping import Float
 from torch import Tensor
@@ -19,6 +19,8 @@ class SupervisedOptions:
 @final
 class Supervised(Objective):
     """The task's loss of the model's outputs."""
+
+    only_calls: ClassVar[bool] = True
 
     def __init__(self, criterion: Criterion, target: str = "label") -> None:
         super().__init__()

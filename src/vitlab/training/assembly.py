@@ -191,6 +191,7 @@ def _compile(
     world: World,
 ) -> None:
     """Everything that can be compiled, with its first step."""
+    state.learner.fold_norms()
     torch.compiler.reset()  # an earlier run's sizes in this process would make this one's variable
     for module in set(modules.values()):
         module.compile(options=compile_options(world.device))

@@ -15,8 +15,8 @@ from vitlab.core.compiling import compile_options
 from vitlab.core.random import torch_seed
 from vitlab.data.loading.resident_feed import ResidentFeed
 from vitlab.objectives.contract import Metrics
+from vitlab.training.mixed import total_norm
 from vitlab.training.optimizers import set_lr
-from vitlab.training.passes import AdamW, TotalNorm, captured
 from vitlab.training.step import Stepper
 
 WARM_UP = 3  # steps on the side stream before the capture, real ones
@@ -71,13 +71,10 @@ class CapturedStepper(Stepper):
         self._turn = self.turns[0]
         self._scale = None if self._turn.spec.clip is None else torch.ones((), device=device)
         self._warm = 0
-        self._total_norm = TotalNorm()
         for optimizer in self._turn.optimizers:
             # As for torch's scaled gradients: fused optimizers leave out a step, and divide on the way.
             optimizer.found_inf = self._bad  # pyright: ignore[reportAttributeAccessIssue]
             optimizer.grad_scale = self._scale  # pyright: ignore[reportAttributeAccessIssue]
-            if isinstance(optimizer, AdamW):
-                optimizer.one_kernel = True
 
     def compile(self) -> None:
         """Make the counting around a step a few kernels; there are dozens, of a few numbers each."""
@@ -108,7 +105,6 @@ class CapturedStepper(Stepper):
             with torch.cuda.graph(graph, stream=self._stream):
                 self._body()
             self._graph = graph
-            captured(self._total_norm, *self._turn.optimizers)
             graph.replay()
         return True
 
@@ -141,8 +137,7 @@ class CapturedStepper(Stepper):
 
     def _update(self, loss: Tensor, metrics: Metrics, before: list[Tensor]) -> None:
         """What follows the gradients; `before` are batch norm's statistics as they were."""
-        gradients: list[Tensor] = [p.grad for p in self._turn.parameters if p.grad is not None]
-        norm = self._total_norm(gradients)
+        norm = total_norm(self._turn.parameters)
         good = self._judge(loss, norm, self._bad, self._scale, self._turn.spec.clip)
         self._put_back([torch.where(good, value, old) for value, old in zip(self.running, before, strict=True)])
         for optimizer in self._turn.optimizers:

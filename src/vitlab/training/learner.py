@@ -5,9 +5,11 @@ from typing import Any, final
 
 import torch
 from torch import Tensor, nn
+from torch.func import functional_call
 
 from vitlab.core.errors import ConfigError
 from vitlab.data.batch import Batch
+from vitlab.kernels.folding import folded
 from vitlab.models.contract import Model
 from vitlab.objectives.contract import Metrics, Objective, Phase
 
@@ -24,10 +26,24 @@ class Learner(nn.Module):
         super().__init__()
         self.model, self.objective = model, objective
         self.phases: dict[str, Phase] = {phase.name: phase for phase in objective.phases(model)}
+        self.norms: tuple[
+            tuple[str, str], ...
+        ] = ()  # each with the layer that reads it, to be one in a call (`fold_norms`)
         self.cast_to: torch.dtype | None = None  # what the views become, where parameters are sharded in that type
         self._trained = _trained(self, list(self.phases.values()))
 
+    def fold_norms(self) -> None:
+        """Have the model's norms in the weights behind them during a call, where it is compiled and faster so.
+
+        The names of parameters, what is saved and what the optimizers see stay as they are. An objective that looks at
+        the parameters themselves would see those of the call, so that nothing is folded under it.
+        """
+        if self.objective.only_calls:
+            self.norms = tuple((f"model.{norm}", f"model.{layer}") for norm, layer in self.model.normed_layers)
+
     def forward(self, batch: Batch | Tensor, progress: Tensor | None = None, phase: str | None = None) -> Any:
+        if self.norms and (weights := folded(self, self.norms)):
+            return functional_call(self, weights, (batch, progress, phase), tie_weights=False)
         if isinstance(batch, Tensor):
             return self.model(batch if self.cast_to is None else batch.to(self.cast_to))
         assert phase is not None

@@ -15,7 +15,6 @@ from vitlab.models.routing import ExpertLinear
 from vitlab.training.adafactor import Adafactor
 from vitlab.training.mixed import total_norm
 from vitlab.training.muon import Muon
-from vitlab.training.passes import AdamW
 
 ON_DEVICE = ("adamw", "sgd", "muon", "adafactor")  # what can take its rate from the device, and leave out a step there
 
@@ -135,10 +134,8 @@ def _one(name: str, groups: list[dict[str, Any]], spec: Optimizer, on_device: bo
     if on_device and name in ON_DEVICE:
         for group in groups:
             group["lr"] = torch.tensor(spec.lr, device=group["params"][0].device)
-    if name == "adamw" and on_device:
-        return AdamW(groups, lr=spec.lr, betas=spec.moments, eps=spec.eps)
     if name == "adamw":
-        return torch.optim.AdamW(groups, lr=spec.lr, betas=spec.moments, eps=spec.eps, fused=True)
+        return torch.optim.AdamW(groups, lr=spec.lr, betas=spec.moments, eps=spec.eps, fused=True, capturable=on_device)
     if name == "sgd":
         # torch has no fused SGD for sharded parameters
         sharded = any(hasattr(group["params"][0], "full_tensor") for group in groups)

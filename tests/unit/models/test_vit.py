@@ -188,7 +188,7 @@ def test_tapped_attention_is_what_the_layer_used(changes: dict[str, object]) -> 
         attention = tap.recompute(*args)
         assert attention.shape == (2, 4, 7, 7)
         torch.testing.assert_close(attention.sum(-1), torch.ones(2, 4, 7))
-        _, _, v = tap.module.project(args[0], args[1], None)  # pyright: ignore[reportCallIssue]
+        _, _, v = tap.module.project(args[0], args[1])  # pyright: ignore[reportCallIssue]
         rebuilt = tap.module.out((attention @ v).transpose(1, 2).flatten(2))  # pyright: ignore[reportCallIssue]
         torch.testing.assert_close(rebuilt, out, rtol=1e-5, atol=1e-5)
 

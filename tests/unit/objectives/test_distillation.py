@@ -13,7 +13,8 @@ from tiny_vits import SIZES, random_vit
 from vitlab.core.errors import ConfigError
 from vitlab.core.preprocess import IMAGENET_MEAN, IMAGENET_STD, Preprocess
 from vitlab.data.batch import Batch
-from vitlab.models.vit import DistilledHead, ViT, ViTConfig
+from vitlab.models.heads import DistilledHead
+from vitlab.models.vit import ViT, ViTConfig
 from vitlab.objectives.cross_entropy import CrossEntropy
 from vitlab.objectives.distillation import Distillation
 

@@ -125,18 +125,8 @@ class FlaxFormat(Format):
         noted_size, wanted_size = _size(noted.get("image_size"), patch), _size(hints.get("image_size"), patch)
         if names.positions is not None:
             count, options = shape(names.positions, 3)[1], self.class_positions if has("cls") else (0,)
-            grids = [(placed, noted_size) for placed in options]
-            grids += [(placed, (math.isqrt(max(0, count - placed)) * patch,) * 2) for placed in options]
-            grids += [(placed, wanted_size) for placed in options]
-            for placed, size in grids:
-                if size is not None and size[0] * size[1] == (count - placed) * patch**2:
-                    fields |= {"image_size": size, "positions_for_prefix": placed}
-                    break
-            else:
-                raise CheckpointError(
-                    f"{where} has {count - options[0]} positions, not a square grid: give its"
-                    " image_size=(height, width)."
-                )
+            size, placed = _placed(count, options, patch, noted_size, wanted_size, where)
+            fields |= {"image_size": size, "positions_for_prefix": placed}
         elif noted_size or wanted_size:
             fields["image_size"] = noted_size or wanted_size
         else:
@@ -203,6 +193,27 @@ def _rules(config: ViTConfig, names: Names) -> list[Rule]:
     """A plain ViT's, and before them a hybrid's ResNet's."""
     resnet = resnet_rules(config.resnet, LINEN, names.prefix) if isinstance(config, HybridConfig) else []
     return resnet + vit_rules(config, names)
+
+
+def _placed(
+    count: int,
+    options: tuple[int, ...],
+    patch: int,
+    noted: tuple[int, int] | None,
+    wanted: tuple[int, int] | None,
+    where: str,
+) -> tuple[tuple[int, int], int]:
+    """The image size that so many positions are for, and how many of them (one of the options) are of prefix tokens."""
+    sides = [math.isqrt(max(0, count - placed)) * patch for placed in options]
+    grids = [(placed, noted) for placed in options]
+    grids += [(placed, (side, side)) for placed, side in zip(options, sides, strict=True)]
+    grids += [(placed, wanted) for placed in options]
+    for placed, size in grids:
+        if size is not None and size[0] * size[1] == (count - placed) * patch**2:
+            return size, placed
+    raise CheckpointError(
+        f"{where} has {count - options[0]} positions, not a square grid: give its image_size=(height, width)."
+    )
 
 
 def _size(size: Any, patch: int) -> tuple[int, int] | None:

@@ -7,7 +7,8 @@ from typing import Any
 from vitlab.core.config import from_dict
 from vitlab.core.errors import CheckpointError
 from vitlab.models.contract import Model
-from vitlab.models.vit import Gelu, ViTConfig
+from vitlab.models.vit import ViTConfig
+from vitlab.models.vit_config import Gelu
 
 Shapes = Mapping[str, tuple[int, ...]]
 

@@ -1,40 +1,93 @@
-"""Triton kernels that fold norms into the layers behind them (`models.folding`); imported where there is a GPU only.
+"""Layer norms before linear layers, compiled for training on a GPU: scale and shift move into the layers' weights.
+
+By the tokens their gradients are long sums, of which a layer has four; a narrow model's step spends a twentieth on
+them. By the weights, W (s n + t) + b = (W s) n + (W t + b), they are sums over the layer's outputs. Weights are small:
+those of all layers are made, and their gradients taken apart, in one kernel each.
 
 Layers differ in their outputs, not in their inputs. Where their tensors lie is told by the kernels' arguments: a table
 on the device would have to be sent, and in a captured step a copy costs more than the kernel.
 """
 
-# pyright: reportMissingImports=false, reportMissingParameterType=false, reportIndexIssue=false
+# Triton's language:
+# pyright: reportMissingParameterType=false, reportIndexIssue=false
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from typing import Any, Final
 
 import torch
-import triton
-import triton.language as tl
-from torch import Tensor
+from torch import Tensor, nn
+
+from vitlab.kernels.language import TRITON, tl, triton
+
+WIDEST: Final = 512  # measured at 384 (a gain) and 768 (none): docs/log.md
 
 MOST = 48  # layers per launch: all addresses fit into a kernel's arguments, which are 4 KB at most
 ROWS = 8  # that a program of the forward pass makes, all columns of them
 COLUMNS, STEP = 32, 256  # that a program of the backward pass makes, all rows of them, so many rows at a time
 
 
-def forward(
+def folded(module: nn.Module, pairs: Iterable[tuple[str, str]]) -> dict[str, Any]:
+    """What to call a module with (`torch.func.functional_call`) so that norms are in the layers behind them.
+
+    A pair names a norm and the linear layer that alone reads it. Nothing where nothing is gained, so that a call with
+    what this gives finds nothing more to fold.
+    """
+    chosen = [
+        (norm, layer)
+        for norm, layer in pairs
+        if can_fold(module.get_submodule(norm), module.get_submodule(layer)) and worth_it(module.get_submodule(layer))
+    ]
+    if not chosen:
+        return {}
+    weights, biases, scales, shifts = (
+        [module.get_parameter(f"{pair[i]}.{name}") for pair in chosen]
+        for i, name in ((1, "weight"), (1, "bias"), (0, "weight"), (0, "bias"))
+    )
+    half = weights[0].is_cuda and torch.is_autocast_enabled("cuda")
+    made = fold(weights, biases, scales, shifts, torch.get_autocast_dtype("cuda") if half else weights[0].dtype)
+    found: dict[str, Any] = {}
+    for i, (norm, layer) in enumerate(chosen):
+        found |= {f"{norm}.weight": None, f"{norm}.bias": None}  # no scale, no shift: not even a pass over the tokens
+        found |= {f"{layer}.weight": made[i], f"{layer}.bias": made[len(chosen) + i]}
+    return found
+
+
+def can_fold(norm: nn.Module, layer: nn.Module) -> bool:
+    """Whether all four tensors are trained here, and are not missing, sharded, adapted or folded already."""
+    if not (type(norm) is nn.LayerNorm and type(layer) is nn.Linear and norm.training and torch.is_grad_enabled()):
+        return False
+    learnt = (norm.weight, norm.bias, layer.weight, layer.bias)
+    return all(type(value) is nn.Parameter and value.requires_grad for value in learnt)
+
+
+def worth_it(layer: nn.Module) -> bool:
+    """Whether it makes a step faster."""
+    weight = layer.weight
+    assert isinstance(weight, Tensor)
+    narrow = weight.shape[1] <= WIDEST and weight.dtype == torch.float32
+    return torch.compiler.is_compiling() and TRITON and weight.is_cuda and narrow
+
+
+@torch.library.custom_op("vitlab::fold", mutates_args=())
+def fold(
     weights: Sequence[Tensor],
     biases: Sequence[Tensor],
     scales: Sequence[Tensor],
     shifts: Sequence[Tensor],
     to: torch.dtype,
-) -> tuple[list[Tensor], list[Tensor]]:
-    """W s and W t + b of every layer."""
-    scaled = [torch.empty_like(w, dtype=to, memory_format=torch.contiguous_format) for w in weights]
-    moved = [torch.empty_like(b, dtype=to, memory_format=torch.contiguous_format) for b in biases]
+) -> list[Tensor]:
+    """W s of every layer, and behind them W t + b of every layer."""
+    if not weights[0].is_cuda:
+        scaled = [(w * s).to(to) for w, s in zip(weights, scales, strict=True)]
+        return scaled + [(b + w @ t).to(to) for w, b, t in zip(weights, biases, shifts, strict=True)]
+    scaled, moved = [_like(w, to) for w in weights], [_like(b, to) for b in biases]
     for tensors in _parts(weights, biases, scales, shifts, scaled, moved):
         rows, width = tuple(len(w) for w in tensors[0]), tensors[0][0].shape[1]
         firsts = tuple(sum(triton.cdiv(n, ROWS) for n in rows[:i]) for i in range(len(rows)))
         programs = firsts[-1] + triton.cdiv(rows[-1], ROWS)
         padded = triton.next_power_of_2(width)
         with torch.cuda.device(weights[0].device):
-            _forward[(programs,)](
+            _forward_kernel[(programs,)](
                 *map(_addresses, tensors),
                 rows,
                 firsts,
@@ -45,22 +98,28 @@ def forward(
                 _aligned(tensors),
                 num_warps=8,
             )
-    return scaled, moved
+    return [*scaled, *moved]
 
 
-def backward(
+@torch.library.custom_op("vitlab::fold_backward", mutates_args=())
+def fold_backward(
     by_scaled: Sequence[Tensor],
     by_moved: Sequence[Tensor],
     weights: Sequence[Tensor],
     scales: Sequence[Tensor],
     shifts: Sequence[Tensor],
-) -> list[list[Tensor]]:
-    """The gradients by weights, biases, scales and shifts."""
-    made = [[torch.empty_like(t, dtype=torch.float32) for t in like] for like in (weights, by_moved, scales, shifts)]
+) -> list[Tensor]:
+    """The gradients by every layer's weights, behind them by the biases, by the scales, by the shifts."""
+    if not weights[0].is_cuda:
+        g, h = ([t.to(weights[0].dtype, copy=True) for t in given] for given in (by_scaled, by_moved))
+        by_weights = [x * s + y[:, None] * t for x, y, s, t in zip(g, h, scales, shifts, strict=True)]
+        by_scales = [(x * w).sum(dim=0) for x, w in zip(g, weights, strict=True)]
+        return by_weights + h + by_scales + [y @ w for y, w in zip(h, weights, strict=True)]
+    made = [[_like(t, torch.float32) for t in like] for like in (weights, by_moved, scales, shifts)]
     for tensors in _parts(by_scaled, by_moved, weights, scales, shifts, *made):
         rows, width = tuple(len(w) for w in tensors[2]), tensors[2][0].shape[1]
         with torch.cuda.device(weights[0].device):
-            _backward[(triton.cdiv(width, COLUMNS), len(rows))](
+            _backward_kernel[(triton.cdiv(width, COLUMNS), len(rows))](
                 *map(_addresses, tensors),
                 rows,
                 width,
@@ -71,7 +130,39 @@ def backward(
                 _aligned(tensors),
                 num_warps=8,
             )
-    return made
+    return [value for values in made for value in values]
+
+
+@fold.register_fake
+def _(weights: Sequence[Tensor], biases: Sequence[Tensor], *others: Any) -> list[Tensor]:
+    return [_like(value, others[-1]) for value in (*weights, *biases)]
+
+
+@fold_backward.register_fake
+def _(by_scaled: Sequence[Tensor], by_moved: Sequence[Tensor], weights: Sequence[Tensor], *others: Any) -> list[Tensor]:
+    del by_scaled
+    scales, shifts = others
+    return [_like(value, weights[0].dtype) for value in (*weights, *by_moved, *scales, *shifts)]
+
+
+def _like(value: Tensor, dtype: torch.dtype) -> Tensor:
+    return torch.empty_like(value, dtype=dtype, memory_format=torch.contiguous_format)
+
+
+def _keep(ctx: Any, inputs: tuple[Any, ...], output: list[Tensor]) -> None:
+    del output
+    weights, _, scales, shifts, _ = inputs
+    ctx.save_for_backward(*weights, *scales, *shifts)
+
+
+def _backward(ctx: Any, gradients: list[Tensor]) -> tuple[list[Tensor] | None, ...]:
+    num = len(gradients) // 2
+    kept = [list(ctx.saved_tensors[i * num : (i + 1) * num]) for i in range(3)]
+    made = fold_backward(gradients[:num], gradients[num:], *kept)
+    return *(made[i * num : (i + 1) * num] for i in range(4)), None
+
+
+fold.register_autograd(_backward, setup_context=_keep)
 
 
 def _parts(*lists: Sequence[Tensor]) -> list[list[list[Tensor]]]:
@@ -89,7 +180,7 @@ def _aligned(lists: list[list[Tensor]]) -> int:
     return 16 if all(t.data_ptr() % 16 == 0 for tensors in lists for t in tensors if t.ndim == 2) else 1
 
 
-def _element(dtype: torch.dtype) -> tl.dtype:
+def _element(dtype: torch.dtype) -> Any:
     return {torch.bfloat16: tl.bfloat16, torch.float16: tl.float16, torch.float32: tl.float32}[dtype]
 
 
@@ -104,7 +195,7 @@ def _matrix(address, KIND: tl.constexpr, ALIGNED: tl.constexpr):
 
 
 @triton.jit
-def _forward(
+def _forward_kernel(
     weights,
     biases,
     scales,
@@ -138,7 +229,7 @@ def _forward(
 
 
 @triton.jit
-def _backward(
+def _backward_kernel(
     by_scaled,
     by_moved,
     weights,
