@@ -37,7 +37,9 @@ class LimitedProtocol(asyncio.Protocol):
     transport: asyncio.Transport
     connections: set[Any]
     cycle: Any  # the request that was read last, and its response
-    pipeline: Any  # httptools' alone
+    headers: list[tuple[bytes, bytes]]
+    pipeline: Any  # httptools' alone, and the next
+    url: bytes
     # ours
     _head_timer: asyncio.TimerHandle | None = None
     _write_timer: asyncio.TimerHandle | None = None
@@ -59,6 +61,8 @@ class LimitedProtocol(asyncio.Protocol):
             return
         before = self.cycle
         super().data_received(data)
+        if self._refused:  # as no HTTP: there is no head to be measured
+            return
         if self.transport.is_closing() or self.cycle is not before:
             self._end_head()
         elif self.cycle is None or self.cycle.response_complete:
@@ -74,8 +78,17 @@ class LimitedProtocol(asyncio.Protocol):
         if len(self.pipeline) >= MAX_PIPELINED:
             self.transport.abort()
             raise RuntimeError("too many requests were sent before their answers were read")
+        if not self.url.startswith(b"/"):  # uvicorn forgets the rest of it
+            self._check_target()
         super().on_headers_complete()  # pyright: ignore[reportAttributeAccessIssue]
         self._cycles = [*(cycle for cycle in self._cycles if not cycle.response_complete), self.cycle]
+
+    def _check_target(self) -> None:
+        """Refuse a whole URL as the target that says another host than the header does."""
+        hosts = [value.lower() for name, value in self.headers if name == b"host"]
+        if self.url.lower().removeprefix(b"http://").partition(b"/")[0] not in hosts:
+            self._refuse(APIError("bad_request", "The request's target and its Host header say different hosts."))
+            raise RuntimeError("the target says another host")
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._end_head()
@@ -120,6 +133,8 @@ class LimitedProtocol(asyncio.Protocol):
 
     def _refuse(self, error: APIError) -> None:
         """Answer below HTTP's machinery, and close once the client had a moment to read it."""
+        if self._refused:
+            return
         self._end_head()
         self._refused = True
         cycle = self.cycle
