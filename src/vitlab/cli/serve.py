@@ -43,7 +43,7 @@ class Arguments:
     allow_host: tuple[str, ...] = ()
     """Names by which clients may call the service; by default any, or at a loopback address that machine's own."""
     trust_proxy: tuple[str, ...] = ()
-    """Addresses or networks of proxies whose X-Forwarded-For tells clients apart, who take turns; else it is ignored."""
+    """Addresses or networks of proxies whose X-Forwarded-For tells apart clients, who take turns; else ignored."""
     token_file: Path | None = None
     """A file whose first line is the bearer token."""
     max_batch: int | None = None

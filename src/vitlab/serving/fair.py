@@ -17,6 +17,7 @@ class FairQueue(Generic[Item]):
 
     def __init__(self) -> None:
         self._lines: OrderedDict[Hashable, deque[Item]] = OrderedDict()  # none is empty; the next to be served first
+        self._served: Hashable = None  # the last one
 
     def __len__(self) -> int:
         return sum(map(len, self._lines.values()))
@@ -32,6 +33,8 @@ class FairQueue(Generic[Item]):
 
     def append(self, peer: Hashable, item: Item) -> None:
         self._lines.setdefault(peer, deque()).append(item)
+        if self._served in self._lines:  # behind who comes after its turn
+            self._lines.move_to_end(self._served)
 
     def next(self) -> Item:
         """Whose turn it is; it stays."""
@@ -50,6 +53,7 @@ class FairQueue(Generic[Item]):
                     taken.append(item)
                     line.remove(item)
                     self._lines.move_to_end(peer)
+                    self._served = peer
                     if not line:
                         del self._lines[peer]
         return taken

@@ -15,6 +15,7 @@ from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from vitlab.core.words import one_line
 from vitlab.serving.http.errors import APIError
 from vitlab.serving.limits import Limits
 
@@ -33,7 +34,7 @@ CONTENT_POLICY = (
 )
 NO_STORE = (b"cache-control", b"no-store")
 ONCE = (b"host", b"content-length", b"transfer-encoding", b"content-type", b"authorization")  # who reads which differs
-HOST = re.compile(rb"(?:\[[0-9A-Fa-f:.]+\]|[0-9A-Za-z._-]+)(?::[0-9]*)?")
+HOST = re.compile(rb"(?:\[[0-9A-Fa-f:.]+\]|[0-9A-Za-z._-]*)(?::[0-9]*)?")
 LOOPBACK_NAMES = frozenset({"localhost", "127.0.0.1", "::1"})
 
 
@@ -70,8 +71,8 @@ class RequestMiddleware:
                 await exchange.send_error(_as_api_error(error))
             except ClientDisconnect:
                 exchange.status = 0
-            except Exception:
-                logger.exception("A request failed.")
+            except Exception as error:
+                logger.exception(one_line(f"A request failed: {type(error).__name__}: {error}"))  # noqa: TRY401
                 if exchange.status:
                     raise  # half of an answer was sent: the connection has to end
                 await exchange.send_error(APIError("internal", "The service failed; its log says why."))
