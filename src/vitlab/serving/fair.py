@@ -1,7 +1,7 @@
 """Turns between peers: whoever asks for much waits behind whoever asks for little."""
 
 import asyncio
-from collections import OrderedDict, deque
+from collections import Counter, OrderedDict, deque
 from collections.abc import Callable, Hashable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -69,22 +69,27 @@ class FairQueue(Generic[Item]):
 
 @dataclass(eq=False)
 class _Call:
+    peer: Hashable
     work: Callable[[], Any]
     done: asyncio.Future[Any]
 
 
 @final
 class FairThreads:
-    """Threads that take work of each peer in turn; all methods belong to the event loop's thread."""
+    """Threads that take work of each peer in turn; all methods belong to the event loop's thread.
+
+    There is one more than `num`, for a peer that has none at work for it: work may be long, and cannot be interrupted.
+    """
 
     def __init__(self, num: int, name: str) -> None:
-        self._threads = ThreadPoolExecutor(num, thread_name_prefix=name)
-        self._free = num
+        self.num = num
+        self._threads = ThreadPoolExecutor(num + 1, thread_name_prefix=name)
+        self._running: Counter[Hashable] = Counter()  # threads at work for each peer
         self._waiting: FairQueue[_Call] = FairQueue()
 
     async def run(self, peer: Hashable, work: Callable[[], T]) -> T:
         """What the work gives; if the caller is cancelled before its turn, it is never begun."""
-        call = _Call(work, asyncio.get_running_loop().create_future())
+        call = _Call(peer, work, asyncio.get_running_loop().create_future())
         self._waiting.append(peer, call)
         self._start()
         try:
@@ -98,14 +103,22 @@ class FairThreads:
         self._threads.shutdown()
 
     def _start(self) -> None:
-        while self._free and self._waiting:
-            (call,) = self._waiting.take(1)
-            self._free -= 1
+        while (call := self._next()) is not None:
+            self._running[call.peer] += 1
             running = asyncio.get_running_loop().run_in_executor(self._threads, call.work)
             running.add_done_callback(lambda ended, call=call: self._deliver(ended, call))
 
+    def _next(self) -> _Call | None:
+        running = self._running.total()
+        if running > self.num:
+            return None
+        taken = self._waiting.take(1, lambda call: running < self.num or call.peer not in self._running)
+        return taken[0] if taken else None
+
     def _deliver(self, ended: asyncio.Future[Any], call: _Call) -> None:
-        self._free += 1
+        self._running[call.peer] -= 1
+        if not self._running[call.peer]:
+            del self._running[call.peer]
         self._start()
         error = ended.exception()
         if call.done.done():  # nobody waits for it

@@ -89,13 +89,13 @@ def in_threads(num: int, test: Callable[[FairThreads], "asyncio.Future[None]"]) 
 
 
 @pytest.mark.parametrize("num", [1, 2])
-def test_a_backlog_holds_another_peer_for_one_piece_of_work(num: int) -> None:
-    order: list[str] = []
+def test_a_backlog_does_not_hold_another_peer(num: int) -> None:
+    begun: list[str] = []
     gate = threading.Event()
 
     def work(name: str) -> str:
+        begun.append(name)
         assert gate.wait(10)
-        order.append(name)
         return name
 
     async def test(threads: FairThreads) -> None:
@@ -103,15 +103,21 @@ def test_a_backlog_holds_another_peer_for_one_piece_of_work(num: int) -> None:
             return asyncio.create_task(threads.run(name[0], lambda: work(name)))
 
         backlog = [ask(f"a{number}") for number in range(20)]
-        await asyncio.sleep(0)
+        await asyncio.sleep(0.05)
+        assert len(begun) == num
         late = [ask("b0"), ask("b1")]
-        await asyncio.sleep(0)
+        while len(begun) == num:
+            await asyncio.sleep(0.001)
+        assert begun[num:] == ["b0"]  # in the thread for those who have none
+        late.append(ask("c0"))
+        await asyncio.sleep(0.05)
+        assert len(begun) == num + 1
         gate.set()
-        assert await asyncio.gather(*late, *backlog) == ["b0", "b1", *(f"a{number}" for number in range(20))]
+        assert await asyncio.gather(*late, *backlog) == ["b0", "b1", "c0", *(f"a{number}" for number in range(20))]
 
     in_threads(num, lambda threads: asyncio.ensure_future(test(threads)))
-    assert order.index("b0") <= 2 * num - 1  # behind those that were begun; two threads may end in any order
-    assert order.index("b1") <= order.index("b0") + 2 * num
+    assert [name for name in begun if name[0] == "a"] == [f"a{number}" for number in range(20)]
+    assert max(begun.index("b1"), begun.index("c0")) <= num + 5  # a turn of each before them, in threads that race
 
 
 def test_errors_come_through_and_the_cancelled_is_not_begun() -> None:
@@ -125,13 +131,14 @@ def test_errors_come_through_and_the_cancelled_is_not_begun() -> None:
         raise LookupError("mine")
 
     async def test(threads: FairThreads) -> None:
-        holding = asyncio.create_task(threads.run("a", hold))
+        holding = [asyncio.create_task(threads.run(peer, hold)) for peer in "xy"]
         left = asyncio.create_task(threads.run("b", lambda: begun.append("left")))
         stays = asyncio.create_task(threads.run("b", lambda: begun.append("stays")))
         failing = asyncio.create_task(threads.run("c", fail))
         await asyncio.sleep(0)
         left.cancel()
-        holding.cancel()  # its thread is busy on
+        for task in holding:
+            task.cancel()  # their threads are busy on
         await asyncio.sleep(0)
         assert begun == []
         gate.set()
