@@ -201,8 +201,9 @@ async def measure_all(
     return found
 
 
-async def beside_backlog(port: int, num: int, pictures: int, photo: bytes) -> None:
+async def beside_backlog(port: int, backlog_of: tuple[int, int], photo: bytes) -> None:
     """Print how long photos from one address wait while another's large pictures are worked off."""
+    num, pictures = backlog_of
     file = io.BytesIO()
     Image.radial_gradient("L").resize((8000, 5000)).convert("RGB").save(file, "JPEG", quality=10, progressive=True)
     large = make_request(*[file.getvalue()] * pictures)
@@ -284,7 +285,7 @@ def main() -> None:
         api.save(model, source)
         if given.backlog is not None:
             with running("vitlab", source, given.threads) as (port, _):
-                asyncio.run(beside_backlog(port, *given.backlog, requests[0]))
+                asyncio.run(beside_backlog(port, given.backlog, requests[0]))
             return
         asyncio.run(until_quiet(os.getsid(0)))
         alone = bare(source, requests)

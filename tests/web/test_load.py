@@ -199,8 +199,8 @@ def test_a_backlog_of_one_client_does_not_hold_another(monkeypatch: pytest.Monke
         return decode(raw, *arguments)
 
     monkeypatch.setattr(service, "to_pixels", noting)
-    proxies = {"proxies": ("127.0.0.1",)} if trusted else {}
-    with serving(small_model(), decoders=1, **proxies) as live, ThreadPoolExecutor(2) as pool:
+    proxies = ("127.0.0.1",) if trusted else ()
+    with serving(small_model(), decoders=1, proxies=proxies) as live, ThreadPoolExecutor(2) as pool:
 
         def post(client: str, images: list[bytes]) -> httpx.Response:
             files, headers = [("images", raw) for raw in images], {"x-forwarded-for": f"6.6.6.6, {client}"}
