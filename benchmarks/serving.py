@@ -48,6 +48,7 @@ from PIL import Image
 from serving_peers import BATCH, PEERS, TOP, WAIT
 from timing import interleave, machine
 from vitlab import api
+from vitlab.core.words import count
 from vitlab.serving.packing import packed
 
 SERVICES = ["vitlab", *PEERS]
@@ -225,8 +226,8 @@ async def beside_backlog(port: int, backlog_of: tuple[int, int], photo: bytes) -
         waits.append(await send(photo, "127.0.0.2"))
     answers, seconds = await backlog, [wait for _, wait in waits]
     for who, seen in (("large pictures", answers), ("photos", waits)):
-        statuses = sorted({status.decode() for status, _ in seen})
-        print(f"{len(seen)} requests of {who}: {', '.join(statuses)}; the last after {max(s for _, s in seen):.2f} s")
+        statuses, last = sorted({status.decode() for status, _ in seen}), max(wait for _, wait in seen)
+        print(f"{count(len(seen), 'request')} of {who}: {', '.join(statuses)}; the longest took {last:.2f} s")
     middle, most = statistics.median(seconds), max(seconds)
     print(
         f"a photo: {alone:.2f} s; beside them {seconds[0]:.2f} s at first, {middle:.2f} s median, {most:.2f} s at most"

@@ -13,7 +13,7 @@ import pytest
 
 from vitlab.serving.http import protocol
 from web.conftest import IMPATIENT
-from web.hostile import FILES
+from web.hostile import FILES, picture, saved
 from web.live import Live, answers, head, serving, small_model, until
 
 pytestmark = pytest.mark.web
@@ -171,6 +171,32 @@ def test_a_head_in_drops_has_a_size(impatient: Live) -> None:
             connection.sendall(b"X-A: " + b"y" * 1000 + b"\r\n")
             time.sleep(0.002)
         assert [status for status, _ in answers(connection)] in ([431], [])
+
+
+@pytest.mark.parametrize("again", [b"A: " + b"y" * 4000 + b"\r\n", b"y" * 4000], ids=["trailers", "an extension"])
+def test_what_is_around_chunks_has_a_size(live: Live, again: bytes) -> None:
+    """Of neither is anything in the body, whose size is bounded."""
+    with live.connected() as connection, contextlib.suppress(BrokenPipeError):
+        connection.sendall(predict(Transfer_Encoding="chunked"))
+        time.sleep(0.1)
+        connection.sendall(b"0\r\n" if again.startswith(b"A") else b"5;")
+        for _ in range(8):
+            connection.sendall(again)
+            time.sleep(0.01)
+        assert [status for status, _ in answers(connection)] == [431]
+
+
+def test_chunks_of_one_byte_may_come_one_by_one(live: Live) -> None:
+    jpeg = saved(picture(400, 300), "JPEG")
+    raw = chunked(*struct.unpack(f"{len(jpeg)}c", jpeg))
+    assert len(raw) > 2 * IMPATIENT.head_bytes
+    with live.connected() as connection:
+        connection.sendall(predict(Transfer_Encoding="chunked", Connection="close"))
+        time.sleep(0.1)
+        for start in range(0, len(raw), 600):
+            connection.sendall(raw[start : start + 600])
+            time.sleep(0.001)
+        assert [status for status, _ in answers(connection)] == [200]
 
 
 def test_the_answer_comes_although_the_body_is_still_sent(impatient: Live) -> None:

@@ -17,6 +17,7 @@ except ImportError:  # httptools has no wheel for some platforms
 
 
 MAX_PIPELINED = 16  # requests of a connection that wait for the one before them
+CHUNK_BYTES = 6  # of a chunk with one byte in it
 
 
 def limited_protocol(limits: Limits, base: type[Any] = FastestProtocol) -> type[asyncio.Protocol]:
@@ -44,6 +45,7 @@ class LimitedProtocol(asyncio.Protocol):
     _head_timer: asyncio.TimerHandle | None = None
     _write_timer: asyncio.TimerHandle | None = None
     _head_bytes = 0
+    _around_bytes = 0  # of what has come around the body: chunks' lines and trailers
     _refused = False
     _cycles: tuple[Any, ...] | list[Any] = ()  # of requests that are not answered yet; httptools' alone
 
@@ -65,6 +67,7 @@ class LimitedProtocol(asyncio.Protocol):
             return
         if self.transport.is_closing() or self.cycle is not before:
             self._end_head()
+            self._around_bytes = 0
         elif self.cycle is None or self.cycle.response_complete:
             self._head_bytes += len(data)
             if self._head_bytes > self.limits.head_bytes:
@@ -72,6 +75,15 @@ class LimitedProtocol(asyncio.Protocol):
                 self._refuse(APIError("head_too_large", message))
             elif self._head_timer is None:
                 self._start_head_timer()
+        elif self._cycles and self.cycle.more_body:
+            self._around_bytes += len(data)
+            if self._around_bytes > self.limits.head_bytes:
+                self._refuse(APIError("head_too_large", "There is more around the chunks of the body than in them."))
+
+    def on_body(self, body: bytes) -> None:
+        """httptools' alone: trailers and what stands beside chunks' sizes have no bound there, nor reach the body."""
+        self._around_bytes -= CHUNK_BYTES * len(body)
+        super().on_body(body)  # pyright: ignore[reportAttributeAccessIssue]
 
     def on_headers_complete(self) -> None:
         """httptools' alone: each answer lets it read on, so that a sender who never reads fills the memory."""
