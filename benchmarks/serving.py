@@ -2,7 +2,7 @@
 
     python benchmarks/serving.py                        about a quarter of an hour on two idle cores
     python benchmarks/serving.py --rounds 1 --seconds 2 --loads 1 8 --services vitlab LitServe
-    python benchmarks/serving.py --backlog 18 5         how long others wait beside 18 requests of 5 large pictures
+    python benchmarks/serving.py --backlog 6 5          how long others wait beside six requests of five large pictures
 
 Every service is a process of its own with the same weights, the same preprocessing and the same number of threads; this
 process sends JPEG photos of 500 x 375 pixels as multipart forms, each of so many clients its next one as soon as it has
