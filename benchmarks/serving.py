@@ -2,6 +2,7 @@
 
     python benchmarks/serving.py                        about a quarter of an hour on two idle cores
     python benchmarks/serving.py --rounds 1 --seconds 2 --loads 1 8 --services vitlab LitServe
+    python benchmarks/serving.py --backlog 6 5          how long others wait beside six requests of five large pictures
 
 Every service is a process of its own with the same weights, the same preprocessing and the same number of threads; this
 process sends JPEG photos of 500 x 375 pixels as multipart forms, each of so many clients its next one as soon as it has
@@ -14,6 +15,9 @@ threads, an `async def` one on the event loop.
 
 "Bare" is the model alone on images that are ready, as the peers call it and as vitlab does, and decoding with
 preprocessing alone, in this process.
+
+With --backlog, requests of JPEG pictures of 40 megapixels come all at once from 127.0.0.1, and from 127.0.0.2 a photo,
+again and again until all of them are answered.
 """
 
 import argparse
@@ -44,6 +48,7 @@ from PIL import Image
 from serving_peers import BATCH, PEERS, TOP, WAIT
 from timing import interleave, machine
 from vitlab import api
+from vitlab.core.words import count
 from vitlab.serving.packing import packed
 
 SERVICES = ["vitlab", *PEERS]
@@ -81,14 +86,17 @@ def make_requests(num: int) -> list[bytes]:
     """Whole HTTP requests, each with a photo as a form's file."""
     from loading import make_photos
 
-    requests: list[bytes] = []
     with tempfile.TemporaryDirectory() as folder:
-        for path in make_photos(Path(folder), num):
-            part = b'--xyz\r\nContent-Disposition: form-data; name="images"; filename="a.jpg"\r\n'
-            body = part + b"Content-Type: image/jpeg\r\n\r\n" + path.read_bytes() + b"\r\n--xyz--\r\n"
-            head = "POST /v1/predict HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Type: multipart/form-data; boundary=xyz\r\n"
-            requests.append(f"{head}Content-Length: {len(body)}\r\n\r\n".encode() + body)
-    return requests
+        return [make_request(path.read_bytes()) for path in make_photos(Path(folder), num)]
+
+
+def make_request(*images: bytes) -> bytes:
+    part = (
+        b'--xyz\r\nContent-Disposition: form-data; name="images"; filename="a.jpg"\r\nContent-Type: image/jpeg\r\n\r\n'
+    )
+    body = b"".join(part + image + b"\r\n" for image in images) + b"--xyz--\r\n"
+    head = "POST /v1/predict HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Type: multipart/form-data; boundary=xyz\r\n"
+    return f"{head}Content-Length: {len(body)}\r\n\r\n".encode() + body
 
 
 async def ask(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, request: bytes) -> bytes:
@@ -194,6 +202,38 @@ async def measure_all(
     return found
 
 
+async def beside_backlog(port: int, backlog_of: tuple[int, int], photo: bytes) -> None:
+    """Print how long photos from one address wait while another's large pictures are worked off."""
+    num, pictures = backlog_of
+    file = io.BytesIO()
+    Image.radial_gradient("L").resize((8000, 5000)).convert("RGB").save(file, "JPEG", quality=10, progressive=True)
+    large = make_request(*[file.getvalue()] * pictures)
+
+    async def send(request: bytes, address: str) -> tuple[bytes, float]:
+        reader, writer = await asyncio.open_connection("127.0.0.1", port, local_addr=(address, 0))
+        start = time.perf_counter()
+        writer.write(request)
+        status = (await reader.readuntil(b"\r\n\r\n")).split()[1]
+        writer.close()
+        return status, time.perf_counter() - start
+
+    await until_ready(port, photo)
+    alone = statistics.median([(await send(photo, "127.0.0.2"))[1] for _ in range(9)])
+    backlog = asyncio.gather(*(send(large, "127.0.0.1") for _ in range(num)))
+    await asyncio.sleep(0.5)
+    waits = [await send(photo, "127.0.0.2")]
+    while not backlog.done():
+        waits.append(await send(photo, "127.0.0.2"))
+    answers, seconds = await backlog, [wait for _, wait in waits]
+    for who, seen in (("large pictures", answers), ("photos", waits)):
+        statuses, last = sorted({status.decode() for status, _ in seen}), max(wait for _, wait in seen)
+        print(f"{count(len(seen), 'request')} of {who}: {', '.join(statuses)}; the longest took {last:.2f} s")
+    middle, most = statistics.median(seconds), max(seconds)
+    print(
+        f"a photo: {alone:.2f} s; beside them {seconds[0]:.2f} s at first, {middle:.2f} s median, {most:.2f} s at most"
+    )
+
+
 @dataclass(frozen=True)
 class Bare:
     """Seconds an image, without a service."""
@@ -233,6 +273,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--threads", type=int, default=len(os.sched_getaffinity(0)), help="of each service's model")
     parser.add_argument("--services", nargs="+", choices=SERVICES, default=SERVICES)
+    parser.add_argument("--backlog", type=int, nargs=2, metavar=("REQUESTS", "PICTURES"), help="measure this instead")
     given = parser.parse_args()
     torch.set_num_threads(given.threads)
 
@@ -243,6 +284,10 @@ def main() -> None:
         model = api.create(given.model)
         model.labels = tuple(f"class {index}" for index in range(model.config.num_classes))
         api.save(model, source)
+        if given.backlog is not None:
+            with running("vitlab", source, given.threads) as (port, _):
+                asyncio.run(beside_backlog(port, given.backlog, requests[0]))
+            return
         asyncio.run(until_quiet(os.getsid(0)))
         alone = bare(source, requests)
         order = list(given.services)

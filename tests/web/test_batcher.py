@@ -43,8 +43,8 @@ def check(test: Callable[[Model, Batcher[int, int]], Coroutine[Any, Any, None]],
     asyncio.run(run())
 
 
-async def put(batcher: Batcher[int, int], item: int, kind: str = "k") -> int:
-    with batcher.reserve(1) as places:
+async def put(batcher: Batcher[int, int], item: int, kind: str = "k", peer: str = "me") -> int:
+    with batcher.reserve(1, peer) as places:
         return await batcher.submit(kind, item, places)
 
 
@@ -138,19 +138,57 @@ def test_kinds_do_not_mix_and_the_oldest_is_first() -> None:
     check(test, largest=lambda kind: 2 if kind == "b" else 100)
 
 
+def test_peers_take_turns() -> None:
+    async def test(model: Model, batcher: Batcher[int, int]) -> None:
+        model.free.clear()
+        tasks = [asyncio.ensure_future(put(batcher, 0))]
+        await settle()
+        tasks += [asyncio.ensure_future(put(batcher, item)) for item in range(1, 7)]
+        await settle()
+        tasks += [asyncio.ensure_future(put(batcher, item, peer="you")) for item in (100, 101, 102)]
+        await settle()
+        model.free.set()
+        assert await asyncio.gather(*tasks) == [0, 2, 4, 6, 8, 10, 12, 200, 202, 204]
+        assert [items for _, items in model.batches] == [[0], [100, 1, 101, 2], [102, 3, 4, 5], [6]]
+
+    check(test)
+
+
+def test_a_full_queue_lets_in_who_has_nothing_there() -> None:
+    async def test(model: Model, batcher: Batcher[int, int]) -> None:
+        model.free.clear()
+        tasks = [asyncio.ensure_future(put(batcher, 0))]
+        await settle()
+        tasks += [asyncio.ensure_future(put(batcher, item)) for item in range(1, 5)]
+        await settle()
+        assert not batcher.has_room(1, "me")
+        with batcher.reserve(3, "you"):
+            with pytest.raises(QueueFull):
+                batcher.reserve(1, "you")
+            assert batcher.has_room(1, "they")
+            with pytest.raises(QueueFull):  # twice the bound is the end for everybody
+                batcher.reserve(2, "they")
+        assert batcher.depth == 4
+        model.free.set()
+        assert await asyncio.gather(*tasks) == [0, 2, 4, 6, 8]
+        assert batcher.has_room(4, "me")
+
+    check(test, max_queue=4)
+
+
 def test_over_the_bound_is_refused_and_room_comes_back() -> None:
     async def test(model: Model, batcher: Batcher[int, int]) -> None:
         model.free.clear()
         running = asyncio.ensure_future(put(batcher, 1))
         await settle()
         batcher.seconds_per_item = 2.5
-        with batcher.reserve(3):
+        with batcher.reserve(3, "me"):
             with pytest.raises(QueueFull) as caught:
-                batcher.reserve(2)
+                batcher.reserve(2, "me")
             assert caught.value.retry_after == 8  # three items of 2.5 s, rounded up
-            with batcher.reserve(1), pytest.raises(QueueFull):
-                batcher.reserve(1)
-        with batcher.reserve(4):
+            with batcher.reserve(1, "me"), pytest.raises(QueueFull):
+                batcher.reserve(1, "me")
+        with batcher.reserve(4, "me"):
             pass
         model.free.set()
         assert await running == 2

@@ -7,6 +7,7 @@ import pytest
 from PIL import Image
 
 import vitlab
+from vitlab.core.errors import ConfigError
 from vitlab.serving.limits import Limits
 from web.hostile import FILES, REFUSED, many_scans, picture, saved
 from web.live import Live, error_code, serving, small_model
@@ -67,6 +68,26 @@ def test_a_large_jpeg_may_have_fewer_scans() -> None:
         assert live.post("/v1/predict", FILES["progressive"]).status_code == 200
     with serving(small_model(), Limits(pixels=12_000)) as live:
         assert live.post("/v1/predict", raw).status_code == 200
+
+
+def test_the_pixels_of_a_request_are_counted_before_any_is_decoded(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Three of 1,200 pixels."""
+
+    def too_early(*_: object) -> None:
+        raise AssertionError
+
+    def files(num: int) -> list[tuple[str, bytes]]:
+        return [("images", FILES["jpeg"])] * num
+
+    with serving(small_model(), Limits(pixels=1200, request_pixels=3599)) as live:
+        assert live.post("/v1/predict", files=files(2)).status_code == 200
+        monkeypatch.setattr("vitlab.serving.service.to_pixels", too_early)
+        response = live.post("/v1/predict", files=files(3))
+        assert error_code(response) == "too_many_pixels"
+        assert response.status_code == 413
+        assert response.json()["error"]["image"] == 2
+    with pytest.raises(ConfigError, match="raise request_pixels"):
+        Limits(pixels=3, request_pixels=2)
 
 
 def test_limits_can_be_moved() -> None:

@@ -187,6 +187,54 @@ def test_memory_stays_in_a_flood(live: Live, num: int) -> None:
     assert live.post("/v1/predict", JPEG).status_code == 200
 
 
+@pytest.mark.parametrize("trusted", [True, False])
+def test_a_backlog_of_one_client_does_not_hold_another(monkeypatch: pytest.MonkeyPatch, trusted: bool) -> None:
+    """By X-Forwarded-For, which tells clients apart only where the proxy is trusted."""
+    held, order, decode = threading.Semaphore(0), list[bytes](), service.to_pixels
+    red, blue = (saved(Image.new("RGB", (9, 9), color), "PNG") for color in ("red", "blue"))
+
+    def noting(raw: bytes, *arguments: Any) -> Any:
+        assert held.acquire(timeout=20)
+        order.append(raw)
+        return decode(raw, *arguments)
+
+    monkeypatch.setattr(service, "to_pixels", noting)
+    proxies = ("127.0.0.1",) if trusted else ()
+    with serving(small_model(), decoders=1, proxies=proxies) as live, ThreadPoolExecutor(2) as pool:
+
+        def post(client: str, images: list[bytes]) -> httpx.Response:
+            files, headers = [("images", raw) for raw in images], {"x-forwarded-for": f"6.6.6.6, {client}"}
+            return httpx.post(live.address + "/v1/predict", files=files, headers=headers, timeout=30)
+
+        backlog = pool.submit(post, "198.51.100.7", [red] * 6)
+        until(lambda: live.metric("vitlab_queue_images") == 6)
+        other = pool.submit(post, "198.51.100.8", [blue])
+        until(lambda: live.metric("vitlab_queue_images") == 7)
+        for _ in range(7):
+            held.release()
+        assert {backlog.result().status_code, other.result().status_code} == {200}
+    assert order.count(blue) == 1
+    assert order.index(blue) in ((0, 1) if trusted else (6,))
+
+
+def test_what_strangers_call_things_forges_no_line_of_the_log(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def broken(*_: Any) -> Any:
+        raise RuntimeError("a\nvitlab: all is well\x1b[31m")
+
+    with serving(small_model()) as live:
+        monkeypatch.setattr(service, "to_pixels", broken)
+        part = b'--xx\r\nContent-Disposition: form-data; name="a"; filename="a\nvitlab: forged.jpg"\r\n\r\n'
+        body, kind = part + JPEG + b"\r\n--xx--\r\n", {"content-type": "multipart/form-data; boundary=xx"}
+        assert live.post("/v1/predict", body, headers=kind).status_code in (400, 500)
+        assert live.post("/v1/predict", JPEG).status_code == 500
+        assert live.get("/a%0Avitlab: forged").status_code == 404
+    (*_, failed) = caplog.records
+    assert failed.getMessage() == r"A request failed: RuntimeError: a\nvitlab: all is well\x1b[31m"
+    assert "forged" not in caplog.text
+
+
 def test_the_loop_is_free_while_images_are_decoded(monkeypatch: pytest.MonkeyPatch) -> None:
     """A large picture takes its time; who asks for health meanwhile does not wait for its turn."""
     decoded, decode = threading.Event(), service.to_pixels

@@ -13,7 +13,7 @@ import pytest
 
 from vitlab.serving.http import protocol
 from web.conftest import IMPATIENT
-from web.hostile import FILES
+from web.hostile import FILES, picture, saved
 from web.live import Live, answers, head, serving, small_model, until
 
 pytestmark = pytest.mark.web
@@ -85,6 +85,22 @@ SENT: dict[str, tuple[bytes, list[int]]] = {
     "HTTP/1.0": (b"GET /healthz HTTP/1.0\r\nHost: localhost\r\n\r\n", [200]),
     "no Host": (b"GET /healthz HTTP/1.1\r\nConnection: close\r\n\r\n", [400, 421]),
     "another Host": (b"GET /healthz HTTP/1.1\r\nHost: evil.example\r\nConnection: close\r\n\r\n", [421]),
+    "two Hosts": (b"GET /healthz HTTP/1.1\r\nHost: evil.example\r\nHost: localhost\r\n\r\n", [400]),
+    "the same Host twice": (b"GET /healthz HTTP/1.1\r\nHost: localhost\r\nhost: localhost\r\n\r\n", [400]),
+    "two names in a Host": (b"GET /healthz HTTP/1.1\r\nHost: localhost:80, evil.example\r\n\r\n", [400]),
+    "a user in a Host": (b"GET /healthz HTTP/1.1\r\nHost: localhost:x@evil.example\r\n\r\n", [400]),
+    "a whole URL": (b"GET http://localhost/healthz HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n", [200]),
+    "a URL of another host": (b"GET http://evil.example/healthz HTTP/1.1\r\nHost: localhost\r\n\r\n", [400]),
+    "a URL and no Host": (b"GET http://localhost/healthz HTTP/1.1\r\n\r\n", [400]),
+    "the same length twice": (b"%sContent-Length: 5\r\nContent-Length: 5\r\n\r\nhello" % predict()[:-2], [400]),
+    "a list of lengths": (predict(Content_Length="5, 5") + b"hello", [400]),
+    "chunks and a length": (predict(Transfer_Encoding="chunked", Content_Length=SIZE) + chunked(JPEG), [400]),
+    "two content types": (b"%sContent-Type: image/png\r\nContent-Type: image/gif\r\n\r\n" % predict()[:-2], [400]),
+    "no path": (b"OPTIONS * HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n", [400]),
+    "TLS of 20 kB": (b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03" + bytes(20_000), [400]),
+    "noise of 20 kB": (bytes(range(256)) * 80, [400]),
+    "noise of 200 kB": (bytes(range(256)) * 800, [400]),
+    "bad chunks of 20 kB": (predict(Transfer_Encoding="chunked") + b"zz" * 10_000, [400]),
     "TLS": (b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03" + bytes(300), [400]),
     "noise": (bytes(range(256)) * 8, [400]),
     "line feeds only": (b"\n" * 100, [400, 408]),
@@ -157,6 +173,32 @@ def test_a_head_in_drops_has_a_size(impatient: Live) -> None:
         assert [status for status, _ in answers(connection)] in ([431], [])
 
 
+@pytest.mark.parametrize("again", [b"A: " + b"y" * 4000 + b"\r\n", b"y" * 4000], ids=["trailers", "an extension"])
+def test_what_is_around_chunks_has_a_size(live: Live, again: bytes) -> None:
+    """Of neither is anything in the body, whose size is bounded."""
+    with live.connected() as connection, contextlib.suppress(BrokenPipeError):
+        connection.sendall(predict(Transfer_Encoding="chunked"))
+        time.sleep(0.1)
+        connection.sendall(b"0\r\n" if again.startswith(b"A") else b"5;")
+        for _ in range(8):
+            connection.sendall(again)
+            time.sleep(0.01)
+        assert [status for status, _ in answers(connection)] == [431]
+
+
+def test_chunks_of_one_byte_may_come_one_by_one(live: Live) -> None:
+    jpeg = saved(picture(400, 300), "JPEG")
+    raw = chunked(*struct.unpack(f"{len(jpeg)}c", jpeg))
+    assert len(raw) > 2 * IMPATIENT.head_bytes
+    with live.connected() as connection:
+        connection.sendall(predict(Transfer_Encoding="chunked", Connection="close"))
+        time.sleep(0.1)
+        for start in range(0, len(raw), 600):
+            connection.sendall(raw[start : start + 600])
+            time.sleep(0.001)
+        assert [status for status, _ in answers(connection)] == [200]
+
+
 def test_the_answer_comes_although_the_body_is_still_sent(impatient: Live) -> None:
     """Refused by its length, the body goes on for a while: a connection reset would lose the refusal."""
     with impatient.connected() as connection:
@@ -224,6 +266,13 @@ def test_the_parser_without_extensions_is_guarded_too(monkeypatch: pytest.Monkey
         assert [status for status, _ in service.say(b"\0\0\0\r\n\r\n")] == [400]
         assert {status for status, _ in service.say(head("/healthz", method="GET", X="y" * 30_000))} <= {400, 431}
         assert [status for status, _ in service.say(predict(Transfer_Encoding="chunked") + b"zz\r\n")] == [400]
+        for name in (
+            "two Hosts",
+            "a length and chunks",
+            "noise of 20 kB",
+            "a URL of another host",
+        ):
+            assert [status for status, _ in service.say(SENT[name][0])] == [400], name
         assert service.post("/v1/predict", JPEG).status_code == 200
 
 
@@ -239,8 +288,10 @@ def test_many_requests_at_once_are_answered_in_order(impatient: Live) -> None:
     impatient.say(requests[0] * 1000)  # more than anybody means: cut off
 
 
-def test_nothing_of_this_is_a_fault_of_ours(impatient: Live, capfd: pytest.CaptureFixture[str]) -> None:
-    """No traceback on standard error, whatever was sent."""
+def test_nothing_of_this_is_a_fault_of_ours(
+    impatient: Live, capfd: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
+) -> None:
+    """No traceback and no line in a log, whatever was sent."""
     for sent, _ in SENT.values():
         with impatient.connected() as connection:
             connection.sendall(sent)
@@ -248,4 +299,5 @@ def test_nothing_of_this_is_a_fault_of_ours(impatient: Live, capfd: pytest.Captu
     impatient.say(head("/openapi.json", method="GET") * 1000)
     time.sleep(0.5)
     printed = capfd.readouterr()
-    assert "Traceback" not in printed.err + printed.out
+    assert printed == ("", "")
+    assert not caplog.records

@@ -101,6 +101,8 @@ def test_a_port_that_is_taken(source: str, capsys: pytest.CaptureFixture[str]) -
         (["--max-wait-ms", "-1"], "between 0 and 10 s"),
         (["--queue", "2"], "raise queue"),
         (["--max-megapixels", "0"], "pixels must be above 0"),
+        (["--trust-proxy", "a\nb"], "A proxy is given by its address or network, as 10.0.0.2 or 10.0.0.0/8: 'a\\nb'"),
+        (["--host", "a\nvitlab: b", "--port", "0"], "There is no address 'a\\nvitlab: b' to listen at"),
         (["--token-file", "gone"], "gone: No such file or directory."),
         (["--host", "no.such.host.invalid", "--port", "0"], "There is no address 'no.such.host.invalid'"),
         (["--threads", "0", "--port", "0"], "--threads must be at least 1"),

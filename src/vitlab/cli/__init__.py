@@ -105,11 +105,12 @@ def _log_on_stderr() -> Iterator[None]:
 
     from vitlab.cli.terminal import say
     from vitlab.cli.together import first_to_say
+    from vitlab.core.words import one_line
 
     class Handler(logging.Handler):
         def emit(self, record: logging.LogRecord) -> None:
             if first_to_say(record.getMessage()):
-                say(f"vitlab: {record.getMessage()}")
+                say(one_line(f"vitlab: {record.getMessage()}"))
 
     def ours_to_say(record: logging.LogRecord) -> bool:
         """All but the tracebacks that torch logs of a damaged checkpoint, besides its error."""
@@ -128,9 +129,10 @@ def _log_on_stderr() -> Iterator[None]:
 def _complain(sentence: str) -> int:
     from vitlab.cli.terminal import say
     from vitlab.cli.together import first_to_say
+    from vitlab.core.words import one_line
 
     if first_to_say(sentence):
-        say(f"vitlab: {sentence}")
+        say(one_line(f"vitlab: {sentence}"))
     return 2
 
 

@@ -10,7 +10,7 @@ from tyro.conf import arg
 
 from vitlab.cli.parsing import parse
 from vitlab.cli.terminal import say
-from vitlab.core.words import printable
+from vitlab.core.words import one_line
 
 if TYPE_CHECKING:
     from vitlab.models.contract import Model
@@ -25,6 +25,7 @@ need that bearer token.
 Examples:
   vitlab serve --model runs/pets
   vitlab serve --model vit-b16-224.augreg-in21k-ft-in1k --host 0.0.0.0 --token-file token.txt
+  vitlab serve --model runs/pets --trust-proxy 127.0.0.1 --max-megapixels 24
   curl -T cat.jpg -X POST http://127.0.0.1:8000/v1/predict
 """
 
@@ -41,6 +42,8 @@ class Arguments:
     """The port; 0 takes a free one."""
     allow_host: tuple[str, ...] = ()
     """Names by which clients may call the service; by default any, or at a loopback address that machine's own."""
+    trust_proxy: tuple[str, ...] = ()
+    """Addresses or networks of proxies whose X-Forwarded-For tells apart clients, who take turns; else ignored."""
     token_file: Path | None = None
     """A file whose first line is the bearer token."""
     max_batch: int | None = None
@@ -54,7 +57,7 @@ class Arguments:
     max_megabytes: float = 10.0
     """The largest body."""
     max_megapixels: float = 40.0
-    """The largest image."""
+    """The largest image, told by its header before it is decoded; all images of a request may have five times that."""
     max_images: int = 16
     """The most images in a request."""
     timeout: float = 15.0
@@ -97,7 +100,7 @@ def main(arguments: Sequence[str]) -> int:
         server = Server(
             make_app(engine, settings),
             settings.limits,
-            lambda: print(f"Serving {printable(engine.name)} at {address}", flush=True),
+            lambda: print(f"Serving {one_line(engine.name)} at {address}", flush=True),
         )
         server.run([listener])
     if server.started:
@@ -120,6 +123,7 @@ def _settings(given: Arguments) -> "Settings":
     limits = Limits(
         body_bytes=body,
         pixels=round(given.max_megapixels * 1e6),
+        request_pixels=round(5e6 * given.max_megapixels),
         images=given.max_images,
         receive_seconds=given.timeout,
         connections=given.max_connections,
@@ -133,6 +137,7 @@ def _settings(given: Arguments) -> "Settings":
         decoders=given.decoders or Settings.decoders,
         token=_token(given.token_file),
         hosts=frozenset(names) or None,
+        proxies=given.trust_proxy,
     )
 
 

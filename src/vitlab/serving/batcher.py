@@ -7,15 +7,20 @@ known whether waiting can gain anything. Under load the queue fills while the mo
 Several batches at once, each on its part of the processors, do more than one on all of them, whose threads wait for
 each other many times a layer; none takes more than its share of what is here. An item that comes when nothing else is
 here has all processors for itself.
+
+Items of several peers are taken in turn. When the queue is full, a peer that has nothing in it is still let in, up to
+twice its size: else one peer could shut all others out.
 """
 
 import asyncio
 import math
-from collections import deque
+from collections import Counter
 from collections.abc import Callable, Hashable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Generic, TypeVar, final
+
+from vitlab.serving.fair import FairQueue
 
 Item = TypeVar("Item")
 Answer = TypeVar("Answer")
@@ -44,6 +49,7 @@ class Reservation:
 
     left: int
     release: Callable[[int], None] = field(repr=False)
+    peer: Hashable = None
 
     def __enter__(self) -> "Reservation":
         return self
@@ -88,8 +94,8 @@ class Batcher(Generic[Item, Answer]):
         self.largest = largest or (lambda _: max_batch)
         self.on_batch = on_batch
         self.seconds_per_item = 0.0  # a moving average, for Retry-After
-        self._coming = 0  # announced and not yet handed over
-        self._waiting: deque[_Job[Item, Answer]] = deque()
+        self._coming: Counter[Hashable] = Counter()  # of each peer: announced and not yet handed over
+        self._waiting: FairQueue[_Job[Item, Answer]] = FairQueue()
         self._running = 0  # items in the model
         self._free = workers  # threads that may take one; none while a lone item has all processors
         self._ended = 0.0  # when the last batch did
@@ -106,32 +112,36 @@ class Batcher(Generic[Item, Answer]):
     @property
     def depth(self) -> int:
         """Items on their way or waiting, those in the model not counted."""
-        return self._coming + len(self._waiting)
+        return self._coming.total() + len(self._waiting)
 
     @property
     def retry_after(self) -> int:
         """In how many whole seconds what is here now will have been worked off."""
         return max(1, math.ceil(self.depth * self.seconds_per_item))
 
-    def reserve(self, num: int) -> Reservation:
+    def has_room(self, num: int, peer: Hashable = None) -> bool:
+        """Whether the peer may announce so many items."""
+        is_here = peer in self._coming or peer in self._waiting
+        return self.depth + num <= (self.max_queue if is_here else 2 * self.max_queue)
+
+    def reserve(self, num: int, peer: Hashable = None) -> Reservation:
         """Announce `num` items, or raise `QueueFull`."""
-        if self.depth + num > self.max_queue:
+        if not self.has_room(num, peer):
             raise QueueFull(self.retry_after)
-        self._coming += num
-        return Reservation(num, self._release)
+        self._coming[peer] += num
+        return Reservation(num, lambda used: self._release(used, peer), peer)
 
     async def submit(self, kind: Hashable, item: Item, reservation: Reservation) -> Answer:
         """The item's answer, or what `run` raised; an item whose caller was cancelled is left out."""
         loop = asyncio.get_running_loop()
         job = _Job[Item, Answer](kind, item, loop.time(), loop.create_future())
-        self._waiting.append(job)  # before its place is given back, so that it is seen by whoever looks
+        self._waiting.append(reservation.peer, job)  # before its place is given back, so that whoever looks sees it
         reservation.take()
         self._dispatch()
         try:
             return await job.answer
         except asyncio.CancelledError:
-            if job in self._waiting:
-                self._waiting.remove(job)
+            self._waiting.discard(reservation.peer, job)
             raise
 
     async def close(self) -> None:
@@ -142,8 +152,10 @@ class Batcher(Generic[Item, Answer]):
         self.alone.shutdown()
         self.together.shutdown()
 
-    def _release(self, num: int) -> None:
-        self._coming -= num
+    def _release(self, num: int, peer: Hashable) -> None:
+        self._coming[peer] -= num
+        if not self._coming[peer]:
+            del self._coming[peer]
         self._dispatch()
 
     def _dispatch(self) -> None:
@@ -152,28 +164,24 @@ class Batcher(Generic[Item, Answer]):
             self._idle.set()
         while self._waiting and self._free:
             self._idle.clear()
-            loop, oldest = asyncio.get_running_loop(), self._waiting[0]
-            here = self._running + self._coming + len(self._waiting)
-            most = min(self.max_batch, self.largest(oldest.kind), math.ceil(here / self.workers))
-            ready = sum(job.kind == oldest.kind for job in self._waiting)
-            due = oldest.since + self.max_wait
+            loop, kind = asyncio.get_running_loop(), self._waiting.next().kind
+            here = self._running + self.depth
+            most = min(self.max_batch, self.largest(kind), math.ceil(here / self.workers))
+            ready = sum(job.kind == kind for job in self._waiting)
+            due = min(job.since for job in self._waiting) + self.max_wait
             if ready < most and self._coming and not self._closed and loop.time() < due:
                 if self._timer is None or self._timer.cancelled() or self._due != due:
                     self._stop_timer()
                     self._due, self._timer = due, loop.call_at(due, self._dispatch)
                 return
-            self._start(oldest.kind, most)
+            self._start(kind, most)
 
     def _start(self, kind: Hashable, most: int) -> None:
         self._stop_timer()
-        batch: list[_Job[Item, Answer]] = []
-        others: deque[_Job[Item, Answer]] = deque()
-        while self._waiting:
-            job = self._waiting.popleft()
-            (batch if job.kind == kind and len(batch) < most else others).append(job)
-        self._waiting = others
+        batch = self._waiting.take(most, lambda job: job.kind == kind)
         # one that had to wait for a batch has others behind it soon
-        alone = not (self._running or others or self._coming) and len(batch) == 1 and batch[0].since >= self._ended
+        others = self._running or self._waiting or self._coming
+        alone = not others and len(batch) == 1 and batch[0].since >= self._ended
         threads, taken = (self.alone, self.workers) if alone else (self.together, 1)
         self._running += len(batch)
         self._free -= taken

@@ -1,6 +1,7 @@
 """A stranger's bytes to the pixels that a model sees, exactly as `vitlab predict` makes them from a file."""
 
 import io
+from collections.abc import Sequence
 
 import numpy as np
 from jaxtyping import UInt8
@@ -28,6 +29,17 @@ def to_pixels(raw: bytes, preprocess: Preprocess, limits: Limits, place: int | N
         raise
     except ImageError as error:
         raise APIError("damaged_image", f"{_name(place)}: {error}", image=place or 0) from error
+
+
+def check_sizes(images: Sequence[bytes], limits: Limits) -> None:
+    """Refuse a request by the headers of its images, before any of them is decoded."""
+    pixels = 0
+    for place, raw in enumerate(images):
+        with _open(raw, limits, place) as image:
+            pixels += image.width * image.height
+        if pixels > limits.request_pixels:
+            most = f"{limits.request_pixels / 1e6:,g} megapixels together"
+            raise APIError("too_many_pixels", f"The images have more than {most}: send several requests.", image=place)
 
 
 def _open(raw: bytes, limits: Limits, place: int | None) -> Image.Image:

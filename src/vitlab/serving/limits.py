@@ -18,6 +18,7 @@ class Limits:
     head_bytes: int = 16_384  # request line and header fields
     images: int = 16  # in one request
     pixels: int = 40_000_000  # of one image, read off its header before it is decoded
+    request_pixels: int = 200_000_000  # of all images of a request; sixteen of a phone have 192 million
     scans: int = 100  # of a progressive JPEG, and fewer of a large one: each is a pass over all pixels in a few bytes
     formats: tuple[str, ...] = FORMATS
     attention_values: int = 1_000_000  # numbers in one answer
@@ -43,6 +44,10 @@ class Limits:
         if self.images > self.queue:
             raise ConfigError(
                 f"A request may bring {self.images} images but the queue holds {self.queue}: raise queue."
+            )
+        if self.pixels > self.request_pixels:
+            raise ConfigError(
+                f"An image may have {self.pixels} pixels but a request {self.request_pixels}: raise request_pixels."
             )
         if self.body_bytes > self.buffered_bytes:
             raise ConfigError(

@@ -257,6 +257,13 @@ def _schemas(engine: Engine, limits: Limits) -> dict[str, Any]:
             attention={"anyOf": [_object(layers=whole, heads=_list(whole)), {"type": "null"}]},
             config={"type": "object"},
             preprocess={"type": "object"},
-            limits=_object(body_bytes=whole, images=whole, pixels=whole, formats=_list(text), values=whole),
+            limits=_object(
+                body_bytes=whole,
+                images=whole,
+                pixels=whole,
+                request_pixels=whole,
+                formats=_list(text),
+                values=whole,
+            ),
         ),
     }

@@ -6,7 +6,6 @@ import io
 import json
 import os
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Any, TypeVar, final
 
@@ -22,7 +21,7 @@ from vitlab.data.contract import Array
 from vitlab.models.create import family_name
 from vitlab.serving import query
 from vitlab.serving.batcher import Batcher, QueueFull
-from vitlab.serving.decoding import to_pixels
+from vitlab.serving.decoding import check_sizes, to_pixels
 from vitlab.serving.engine import (
     Answer,
     AttentionMaps,
@@ -34,9 +33,11 @@ from vitlab.serving.engine import (
     TaskAnswer,
     TokenSimilarity,
 )
+from vitlab.serving.fair import FairThreads
 from vitlab.serving.http.body import BodyReader, cancel_on_disconnect
 from vitlab.serving.http.errors import APIError
 from vitlab.serving.http.images import ACCEPTED, check_content_type, read_images
+from vitlab.serving.http.peers import peer_of, read_networks
 from vitlab.serving.limits import Limits
 from vitlab.serving.metrics import CONTENT_TYPE as METRICS_TYPE
 from vitlab.serving.metrics import Metrics
@@ -58,6 +59,7 @@ class Settings:
     decoders: int = min(4, os.cpu_count() or 1)  # decoding and resizing let go of Python's lock
     token: str | None = field(default=None, repr=False)
     hosts: frozenset[str] | None = None  # the names by which it may be called; None: any
+    proxies: tuple[str, ...] = ()  # addresses and networks whose X-Forwarded-For is believed
 
     def __post_init__(self) -> None:
         if self.max_batch < 1 or self.decoders < 1:
@@ -66,6 +68,7 @@ class Settings:
             raise ConfigError(f"The longest wait for a batch must be between 0 and 10 s, not {self.max_wait:g} s.")
         if self.token is not None and not (self.token.isascii() and self.token.isprintable() and self.token.strip()):
             raise ConfigError("The token must be printable ASCII and not empty.")
+        read_networks(self.proxies)
 
 
 @final
@@ -87,7 +90,8 @@ class Service:
             workers=engine.workers,
             init_thread=engine.share,
         )
-        self._pool = ThreadPoolExecutor(settings.decoders, thread_name_prefix="vitlab-decode")
+        self._decoders = FairThreads(settings.decoders, "vitlab-decode")
+        self._proxies = read_networks(settings.proxies)
         self._model = _json(describe(engine, settings))
         self._embedding: bytes | None = None  # made when it is first asked for
         self._paths: frozenset[str] = frozenset()
@@ -104,7 +108,7 @@ class Service:
         """Finish what was accepted."""
         self.ready = False
         await self.batcher.close()
-        self._pool.shutdown()
+        self._decoders.close()
 
     def set_paths(self, paths: frozenset[str]) -> None:
         """The paths that are counted under their own names; a stranger's inventions are not."""
@@ -118,8 +122,8 @@ class Service:
         query.check_predict(self.engine)
         answers = await self._answers(request, lambda _: Classify())
         if not self.engine.task.tells_classes:
-            said = await self._in_pool(
-                lambda: _json({"predictions": [_task_answer(answer, top) for answer in answers]})
+            said = await self._in_thread(
+                request, lambda: _json({"predictions": [_task_answer(answer, top) for answer in answers]})
             )
             return Response(said, media_type="application/json")
         labels = self.engine.model.labels
@@ -154,8 +158,8 @@ class Service:
             "layer": None if task.layer is None else task.layer + 1,
             "head": None if task.head is None else task.head + 1,
         }
-        body = await self._in_pool(
-            lambda: _json(document | {"images": [_attention_maps(answer) for answer in answers]})
+        body = await self._in_thread(
+            request, lambda: _json(document | {"images": [_attention_maps(answer) for answer in answers]})
         )
         return Response(body, media_type="application/json")
 
@@ -168,8 +172,8 @@ class Service:
 
         answers = await self._answers(request, once_counted)
         document = {"layer": task.layer, "grid": list(self.engine.grids[task.layer])}
-        body = await self._in_pool(
-            lambda: _json(document | {"images": [_token_similarity(answer) for answer in answers]})
+        body = await self._in_thread(
+            request, lambda: _json(document | {"images": [_token_similarity(answer) for answer in answers]})
         )
         return Response(body, media_type="application/json")
 
@@ -177,8 +181,8 @@ class Service:
         query.check_no_parameters(request.query_params)
         engine = self.engine
         if self._embedding is None:
-            found = await self._in_pool(
-                lambda: _json(describe_embedding(engine.model, engine.layout.grid, self.limits))
+            found = await self._in_thread(
+                request, lambda: _json(describe_embedding(engine.model, engine.layout.grid, self.limits))
             )
             self._embedding = found
         return Response(self._embedding, media_type="application/json")
@@ -204,7 +208,7 @@ class Service:
             raise _not_ready()
         content_type = request.headers.get("content-type", "")
         check_content_type(content_type)
-        if self.batcher.depth >= self.limits.queue:  # before the body is read
+        if not self.batcher.has_room(1, self._peer(request)):  # before the body is read
             raise _overloaded(self.batcher.retry_after)
         async with self.body_reader.read(request.scope, request.receive) as body:
             if not body:
@@ -212,24 +216,25 @@ class Service:
             if len(body) <= SMALL_BYTES:
                 images = read_images(body, content_type, self.limits)
             else:
-                images = await self._in_pool(lambda: read_images(body, content_type, self.limits))
-            return await cancel_on_disconnect(request.receive, self._run(images, task_for(len(images))))
+                images = await self._in_thread(request, lambda: read_images(body, content_type, self.limits))
+            return await cancel_on_disconnect(request.receive, self._run(request, images, task_for(len(images))))
 
-    async def _run(self, images: list[bytes], task: Task) -> Sequence[Answer]:
-        limits, preprocess = self.limits, self.engine.model.preprocess
+    async def _run(self, request: Request, images: list[bytes], task: Task) -> Sequence[Answer]:
+        limits, preprocess, peer = self.limits, self.engine.model.preprocess, self._peer(request)
         try:
-            reservation = self.batcher.reserve(len(images))
+            reservation = self.batcher.reserve(len(images), peer)
         except QueueFull as full:
             raise _overloaded(full.retry_after) from None
 
         async def one(place: int) -> Answer:
             told = place if len(images) > 1 else None
-            pixels = await self._in_pool(lambda: to_pixels(images[place], preprocess, limits, told))
+            pixels = await self._in_thread(request, lambda: to_pixels(images[place], preprocess, limits, told))
             return await self.batcher.submit(task, pixels, reservation)
 
         with reservation:
             if len(images) == 1:
                 return [await one(0)]
+            await self._in_thread(request, lambda: check_sizes(images, limits))
             try:
                 async with asyncio.TaskGroup() as group:
                     tasks = [group.create_task(one(place)) for place in range(len(images))]
@@ -237,8 +242,12 @@ class Service:
                 raise several.exceptions[0] from None
             return [done.result() for done in tasks]
 
-    async def _in_pool(self, work: Callable[[], T]) -> T:
-        return await asyncio.get_running_loop().run_in_executor(self._pool, work)
+    def _peer(self, request: Request) -> str:
+        return peer_of(request.scope, self._proxies)
+
+    async def _in_thread(self, request: Request, work: Callable[[], T]) -> T:
+        """What the work gives, in a thread that serves those who ask in turn."""
+        return await self._decoders.run(self._peer(request), work)
 
 
 def describe(engine: Engine, settings: Settings) -> dict[str, Any]:
@@ -265,6 +274,7 @@ def describe(engine: Engine, settings: Settings) -> dict[str, Any]:
             "body_bytes": limits.body_bytes,
             "images": limits.images,
             "pixels": limits.pixels,
+            "request_pixels": limits.request_pixels,
             "formats": list(limits.formats),
             "values": limits.attention_values,
         },

@@ -15,7 +15,7 @@ CODES: dict[str, tuple[int, str]] = {
     "receive_timeout": (408, "The request did not arrive in time"),
     "body_too_large": (413, "The body has too many bytes"),
     "too_many_images": (413, "The request brings too many images"),
-    "too_many_pixels": (413, "An image has too many pixels or too many scans"),
+    "too_many_pixels": (413, "An image has too many pixels or scans, or all of them together have too many pixels"),
     "unsupported_type": (415, "The content type or encoding of the body is not taken"),
     "unsupported_image": (415, "The bytes are not an image of a format that is taken"),
     "wrong_host": (421, "The Host header is not a name of this service"),

@@ -5,6 +5,7 @@ import contextlib
 import hmac
 import ipaddress
 import logging
+import re
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -14,6 +15,7 @@ from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from vitlab.core.words import one_line
 from vitlab.serving.http.errors import APIError
 from vitlab.serving.limits import Limits
 
@@ -31,6 +33,8 @@ CONTENT_POLICY = (
     b"default-src 'none'; frame-ancestors 'none'; base-uri 'none'; form-action 'none'",
 )
 NO_STORE = (b"cache-control", b"no-store")
+ONCE = (b"host", b"content-length", b"transfer-encoding", b"content-type", b"authorization")  # who reads which differs
+HOST = re.compile(rb"(?:\[[0-9A-Fa-f:.]+\]|[0-9A-Za-z._-]*)(?::[0-9]*)?")
 LOOPBACK_NAMES = frozenset({"localhost", "127.0.0.1", "::1"})
 
 
@@ -67,8 +71,8 @@ class RequestMiddleware:
                 await exchange.send_error(_as_api_error(error))
             except ClientDisconnect:
                 exchange.status = 0
-            except Exception:
-                logger.exception("A request failed.")
+            except Exception as error:
+                logger.exception(one_line(f"A request failed: {type(error).__name__}: {error}"))  # noqa: TRY401
                 if exchange.status:
                     raise  # half of an answer was sent: the connection has to end
                 await exchange.send_error(APIError("internal", "The service failed; its log says why."))
@@ -76,10 +80,10 @@ class RequestMiddleware:
             self.count(scope["path"], exchange.status, time.perf_counter() - start)
 
     def _check(self, scope: Scope) -> None:
-        headers: dict[bytes, bytes] = dict(scope["headers"])
         size = sum(len(name) + len(value) + 4 for name, value in scope["headers"])
         if size + len(scope["raw_path"]) + len(scope["query_string"]) > self.limits.head_bytes:
             raise APIError("head_too_large", f"The header fields have more than {self.limits.head_bytes:,} bytes.")
+        headers = _headers(scope)
         if self.hosts is not None and _host_name(headers.get(b"host", b"")) not in self.hosts:
             raise APIError("wrong_host", "The Host header is not a name of this service (see --allow-host).")
         path: str = scope["path"]
@@ -150,6 +154,25 @@ def is_loopback(host: str) -> bool:
         return host == "localhost" or ipaddress.ip_address(host).is_loopback
     except ValueError:
         return False
+
+
+def _headers(scope: Scope) -> dict[bytes, bytes]:
+    """The header fields, if they and the target can be read in one way only (RFC 9112, sections 3.2 and 6.3)."""
+    headers: dict[bytes, bytes] = dict(scope["headers"])
+    if len(headers) < len(scope["headers"]):
+        names = [name for name, _ in scope["headers"]]
+        for name in ONCE:
+            if names.count(name) > 1:
+                raise APIError("bad_request", f"The header {name.decode()} comes twice.")
+    if b"content-length" in headers and b"transfer-encoding" in headers:
+        raise APIError("bad_request", "Either content-length or transfer-encoding may come, not both.")
+    if b"host" not in headers and scope["http_version"] == "1.1":
+        raise APIError("bad_request", "The Host header is missing.")
+    if b"host" in headers and not HOST.fullmatch(headers[b"host"]):
+        raise APIError("bad_request", "The Host header is not a name or an address, with or without a port.")
+    if not scope["raw_path"].startswith(b"/"):
+        raise APIError("bad_request", "The request's target is no path.")
+    return headers
 
 
 def _host_name(header: bytes) -> str:

@@ -17,6 +17,7 @@ except ImportError:  # httptools has no wheel for some platforms
 
 
 MAX_PIPELINED = 16  # requests of a connection that wait for the one before them
+CHUNK_BYTES = 6  # of a chunk with one byte in it
 
 
 def limited_protocol(limits: Limits, base: type[Any] = FastestProtocol) -> type[asyncio.Protocol]:
@@ -37,11 +38,14 @@ class LimitedProtocol(asyncio.Protocol):
     transport: asyncio.Transport
     connections: set[Any]
     cycle: Any  # the request that was read last, and its response
-    pipeline: Any  # httptools' alone
+    headers: list[tuple[bytes, bytes]]
+    pipeline: Any  # httptools' alone, and the next
+    url: bytes
     # ours
     _head_timer: asyncio.TimerHandle | None = None
     _write_timer: asyncio.TimerHandle | None = None
     _head_bytes = 0
+    _around_bytes = 0  # of what has come around the body: chunks' lines and trailers
     _refused = False
     _cycles: tuple[Any, ...] | list[Any] = ()  # of requests that are not answered yet; httptools' alone
 
@@ -59,8 +63,11 @@ class LimitedProtocol(asyncio.Protocol):
             return
         before = self.cycle
         super().data_received(data)
+        if self._refused:  # as no HTTP: there is no head to be measured
+            return
         if self.transport.is_closing() or self.cycle is not before:
             self._end_head()
+            self._around_bytes = 0
         elif self.cycle is None or self.cycle.response_complete:
             self._head_bytes += len(data)
             if self._head_bytes > self.limits.head_bytes:
@@ -68,14 +75,32 @@ class LimitedProtocol(asyncio.Protocol):
                 self._refuse(APIError("head_too_large", message))
             elif self._head_timer is None:
                 self._start_head_timer()
+        elif self._cycles and self.cycle.more_body:
+            self._around_bytes += len(data)
+            if self._around_bytes > self.limits.head_bytes:
+                self._refuse(APIError("head_too_large", "There is more around the chunks of the body than in them."))
+
+    def on_body(self, body: bytes) -> None:
+        """httptools' alone: trailers and what stands beside chunks' sizes have no bound there, nor reach the body."""
+        self._around_bytes -= CHUNK_BYTES * len(body)
+        super().on_body(body)  # pyright: ignore[reportAttributeAccessIssue]
 
     def on_headers_complete(self) -> None:
         """httptools' alone: each answer lets it read on, so that a sender who never reads fills the memory."""
         if len(self.pipeline) >= MAX_PIPELINED:
             self.transport.abort()
             raise RuntimeError("too many requests were sent before their answers were read")
+        if not self.url.startswith(b"/"):  # uvicorn forgets the rest of it
+            self._check_target()
         super().on_headers_complete()  # pyright: ignore[reportAttributeAccessIssue]
         self._cycles = [*(cycle for cycle in self._cycles if not cycle.response_complete), self.cycle]
+
+    def _check_target(self) -> None:
+        """Refuse a whole URL as the target that says another host than the header does."""
+        hosts = [value.lower() for name, value in self.headers if name == b"host"]
+        if self.url.lower().removeprefix(b"http://").partition(b"/")[0] not in hosts:
+            self._refuse(APIError("bad_request", "The request's target and its Host header say different hosts."))
+            raise RuntimeError("the target says another host")
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._end_head()
@@ -120,6 +145,8 @@ class LimitedProtocol(asyncio.Protocol):
 
     def _refuse(self, error: APIError) -> None:
         """Answer below HTTP's machinery, and close once the client had a moment to read it."""
+        if self._refused:
+            return
         self._end_head()
         self._refused = True
         cycle = self.cycle
