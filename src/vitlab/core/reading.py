@@ -10,6 +10,7 @@ from typing import Any, cast
 
 MAX_BYTES = 64 << 20  # of a JSON file: the largest that are written here, of 21,841 classes, have a few
 MAX_DEPTH = 64  # of what lies in what; recipes have 5
+INFLATED, ROOM = 100, 1 << 30  # times its size, and bytes beside, that a compressed file may hold
 KINDS: tuple[tuple[Callable[[int], bool], str], ...] = (
     (stat.S_ISDIR, "a folder"),
     (stat.S_ISFIFO, "a pipe"),
@@ -25,6 +26,11 @@ def check_regular(path: str | os.PathLike[str]) -> None:
     if not stat.S_ISREG(mode):
         kind = next((name for is_kind, name in KINDS if is_kind(mode)), "something else")
         raise OSError(errno.EISDIR if stat.S_ISDIR(mode) else errno.EINVAL, f"{kind}, not a file", str(path))
+
+
+def most_inflated(size: int) -> int:
+    """The bytes that a compressed file of this size may hold: more is a trap, which would fill the memory."""
+    return INFLATED * size + ROOM
 
 
 def read_text(path: Path, *, most: int = MAX_BYTES) -> str:
