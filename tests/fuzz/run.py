@@ -46,6 +46,13 @@ class Outcome:
     kept: Path | None = None
 
 
+class Case(dict[str, bytes]):
+    """A case's files, shown by their sizes."""
+
+    def __repr__(self) -> str:
+        return f"files of {', '.join(f'{name} ({len(data):,} bytes)' for name, data in self.items())}"
+
+
 def fuzz(reader: Reader, root: Path, *, cases: int, start: int, keep: Path) -> Outcome:
     """A reader's cases in a process of their own; `root` holds its valid files."""
     with tempfile.TemporaryDirectory() as folder:
@@ -98,8 +105,8 @@ def _child(reader: Reader, root: Path, case: Path, tally: Path, said: Path, case
                 phases=(Phase.generate, Phase.shrink),
                 suppress_health_check=list(HealthCheck),
             )
-            @given(st.sampled_from(valid).flatmap(changed))
-            def each(files: dict[str, bytes]) -> None:
+            @given(st.sampled_from(valid).flatmap(changed).map(Case))
+            def each(files: Case) -> None:
                 taken = _limited(reader, files, case, log.fileno())
                 counted.write("\ntaken" if taken else "\nrefused")
 
@@ -183,7 +190,8 @@ def main() -> int:
                 if found.kept is not None:
                     failed += 1
                     print(
-                        f"{reader.name} (seed {start}) failed; its files are in {found.kept}:\n{found.why}", flush=True
+                        f"{reader.name} (seed {start}): the files that failed are in {found.kept}\n{found.why}",
+                        flush=True,
                     )
             start += 1
             again = time.monotonic() < until

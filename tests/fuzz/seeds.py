@@ -37,11 +37,9 @@ def native(root: Path) -> None:
 
 
 def google_npz(root: Path) -> None:
-    for name, format in (("google", "google"), ("big_vision", "big_vision")):
-        _inside(root / name)
-        save(_model(), root / name / "model.npz", format=format)
-    _inside(root / "bit")
-    save(_model("bit"), root / "bit" / "model.npz", format="google")
+    for name in ("google", "big_vision"):
+        save(_model(), _inside(root / name) / "model.npz", format=name)
+    save(_model("bit"), _inside(root / "bit") / "model.npz", format="google")
     with np.load(root / "google" / "model.npz") as stored:
         np.savez_compressed(_inside(root / "compressed") / "model.npz", **stored)
 

@@ -1,4 +1,4 @@
-"""What lies in what: zips, tars, gzip, safetensors, NumPy's and MATLAB's files taken apart, and put together so that lengths and checksums fit.
+"""Zips, tars, gzip, safetensors, NumPy's and MATLAB's files taken apart, and put together with the right checksums.
 
 A change of the bytes of such a file mostly ends at a checksum; a change of a part of it reaches the reader behind.
 """
@@ -15,7 +15,6 @@ from collections.abc import Callable, Sequence
 from typing import TypeAlias
 
 Parts: TypeAlias = tuple[list[bytes], Callable[[Sequence[bytes]], bytes]]
-MOST = 1 << 20  # bytes that a part is taken apart up to
 COMPRESSED = 15  # the type of a MATLAB element
 
 

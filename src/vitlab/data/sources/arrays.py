@@ -18,6 +18,7 @@ from typing import IO, Any
 import numpy as np
 
 from vitlab.core.errors import DataError, Error
+from vitlab.core.reading import most_inflated
 from vitlab.data.contract import Array, DataSet
 from vitlab.data.sources.labels import Labels, class_names_beside, from_columns, from_numbers, from_texts
 from vitlab.data.sources.pixels import MappedPixels, Pixels, check_values, picture_axes
@@ -155,6 +156,9 @@ def _in_folder(folder: Path) -> dict[str, Stored]:
 def _in_zip(path: Path) -> dict[str, Stored]:
     found: dict[str, Stored] = {}
     with _damage(path, ""), zipfile.ZipFile(path) as archive:
+        claimed, held = sum(info.file_size for info in archive.infolist()), path.stat().st_size
+        if claimed > most_inflated(held):
+            raise DataError(f"{path} is damaged: its arrays claim {claimed:.3g} bytes, and the file has {held:.3g}.")
         for info in archive.infolist():
             name = info.filename.removesuffix(".npy")
             with archive.open(info) as stream:
