@@ -16,9 +16,10 @@ import sys
 import tempfile
 import time
 import traceback
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import final
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # a pool of threads would not be there after a fork
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
@@ -46,11 +47,15 @@ class Outcome:
     kept: Path | None = None
 
 
-class Case(dict[str, bytes]):
+@final
+class Case:
     """A case's files, shown by their sizes."""
 
+    def __init__(self, files: Mapping[str, bytes]) -> None:
+        self.files = files
+
     def __repr__(self) -> str:
-        return f"files of {', '.join(f'{name} ({len(data):,} bytes)' for name, data in self.items())}"
+        return ", ".join(f"{name} of {len(data):,} bytes" for name, data in self.files.items())
 
 
 def fuzz(reader: Reader, root: Path, *, cases: int, start: int, keep: Path) -> Outcome:
@@ -106,8 +111,8 @@ def _child(reader: Reader, root: Path, case: Path, tally: Path, said: Path, case
                 suppress_health_check=list(HealthCheck),
             )
             @given(st.sampled_from(valid).flatmap(changed).map(Case))
-            def each(files: Case) -> None:
-                taken = _limited(reader, files, case, log.fileno())
+            def each(drawn: Case) -> None:
+                taken = _limited(reader, drawn.files, case, log.fileno())
                 counted.write("\ntaken" if taken else "\nrefused")
 
             each()
@@ -120,7 +125,7 @@ def _child(reader: Reader, root: Path, case: Path, tally: Path, said: Path, case
     os._exit(status)
 
 
-def _limited(reader: Reader, files: dict[str, bytes], case: Path, log: int) -> bool:
+def _limited(reader: Reader, files: Mapping[str, bytes], case: Path, log: int) -> bool:
     shutil.rmtree(case, ignore_errors=True)
     for name, data in files.items():
         (case / name).parent.mkdir(parents=True, exist_ok=True)

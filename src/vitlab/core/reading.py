@@ -42,7 +42,7 @@ def read_text(path: Path, *, most: int = MAX_BYTES) -> str:
 
 
 def parse_json(text: str | bytes) -> Any:
-    """The value of a JSON text, or a ValueError, also where it is nested so deep that to walk it would fail."""
+    """The value of a JSON text, or a ValueError, also where walking it, or writing its texts, would fail later."""
     try:
         value = json.loads(text)
     except RecursionError:
@@ -51,8 +51,20 @@ def parse_json(text: str | bytes) -> Any:
     for _ in range(MAX_DEPTH):
         level = [child for item in level for child in _children(item)]
         if not level:
-            return value
-    raise ValueError(f"nested more than {MAX_DEPTH} deep")
+            break
+    else:
+        raise ValueError(f"nested more than {MAX_DEPTH} deep")
+    if ("\\u" if isinstance(text, str) else b"\\u") in text:
+        _check_unicode(value)
+    return value
+
+
+def _check_unicode(value: Any) -> None:
+    """Refuse halves of characters, which JSON can say and no file can hold."""
+    try:
+        json.dumps(value, ensure_ascii=False).encode()
+    except UnicodeEncodeError:
+        raise ValueError("a text in it is not Unicode") from None
 
 
 def _children(item: Any) -> list[Any]:
