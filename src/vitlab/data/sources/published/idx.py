@@ -87,7 +87,9 @@ def _load(file: Path, dimensions: int) -> Array:
     try:
         with gzip.open(file) if file.suffix == ".gz" else file.open("rb") as stream:
             shape = _shape(file, stream.read(4 + 4 * dimensions), dimensions)
-            values = stream.read(min(math.prod(shape), most) + 1)  # one more, to see that there are no more
+            if (claimed := math.prod(shape)) > most:
+                raise DataError(f"{file} is damaged: its header tells {claimed:,} bytes, which it cannot hold.")
+            values = stream.read(claimed + 1)  # one more, to see that there are no more
     except (OSError, EOFError, zlib.error) as error:
         raise DataError(f"{file} is damaged: {str(error).rstrip('.')}.") from error
     _check_size(file, shape, 4 + 4 * dimensions + len(values))
