@@ -112,7 +112,7 @@ DATA = (
     Reader("tar", seeds.made("shards"), _data),
     Reader("csv", seeds.made("table"), _data),
     Reader("idx", seeds.idx, _data),
-    Reader("mat", seeds.mat, _data, share=0.1),
+    Reader("mat", seeds.mat, _data, share=0.2),
     Reader("arrays", seeds.arrays, _data),
     Reader("cifar", seeds.cifar, _data),
     Reader("lists", seeds.made("pets", "dtd", "food101", "vtab", "stl10"), _data),

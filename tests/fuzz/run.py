@@ -68,6 +68,7 @@ def fuzz(reader: Reader, root: Path, *, cases: int, start: int, keep: Path) -> O
             _child(reader, root, case, tally, said, cases, start)
         _, status = os.waitpid(child, 0)
         done = tally.read_text().split("\n") if tally.exists() else []
+        done = [line for line in done if line]
         counted = Outcome(len(done), sum(line == "taken" for line in done))
         if status == 0:
             return counted

@@ -10,7 +10,7 @@ from tyro.conf import arg
 
 from vitlab.cli.parsing import parse
 from vitlab.cli.terminal import say
-from vitlab.core.words import printable
+from vitlab.core.words import one_line
 
 if TYPE_CHECKING:
     from vitlab.models.contract import Model
@@ -97,7 +97,7 @@ def main(arguments: Sequence[str]) -> int:
         server = Server(
             make_app(engine, settings),
             settings.limits,
-            lambda: print(f"Serving {printable(engine.name)} at {address}", flush=True),
+            lambda: print(f"Serving {one_line(engine.name)} at {address}", flush=True),
         )
         server.run([listener])
     if server.started:
