@@ -4,12 +4,13 @@ PY := .venv/bin/python
 INSTALL := $(PY) -m pip install --quiet --disable-pip-version-check --no-compile --constraint constraints.txt
 JOBS ?= 2
 ARGS ?=
+MINUTES ?= 10
 # Tests start hundreds of processes: what they import is compiled once.
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo test test-all check fmt bench docs clean clean-all
+.PHONY: help demo test test-all fuzz check fmt bench docs clean clean-all
 
 help: ## show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "make %-10s %s\n", $$1, $$2}' Makefile
@@ -22,6 +23,9 @@ test: check docs ## set up everything, check code and documents, and run the def
 
 test-all: check docs ## the same with the slow tests and, where there is a GPU, its tests
 	@$(PY) -m pytest --numprocesses $(JOBS) -m "" $(ARGS)
+
+fuzz: .venv/.dev ## changed files for every reader, fresh ones, for MINUTES; what fails is kept in build/fuzz
+	@PYTHONPATH=tests $(PY) -W ignore -m fuzz.run --minutes $(MINUTES) $(ARGS)
 
 check: .venv/.dev ## lint, format, types and import layers
 	@$(PY) -m ruff check --quiet .

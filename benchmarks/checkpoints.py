@@ -7,8 +7,8 @@ packages are imported first, then the clock starts and the peak of the resident 
 weights of the right shapes, written once into a temporary folder.
 
 Writing is of a checkpoint of a ViT-B/16 with AdamW's moments, and of a ViT-L/16 in the native format, to the disk of
-the working directory: seconds of the write, and seconds of it in which checksums are taken. A native folder's are taken
-while its file is synced.
+the working directory: seconds of the write, seconds in which checksums are taken, and seconds that they add. A native
+folder's are taken while its file is synced, so that they add only what the disk does not need anyway.
 """
 
 import argparse
@@ -19,7 +19,9 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 CHILD = """
 import json, sys, time
@@ -55,6 +57,19 @@ def measure(library: str, path: Path) -> dict[str, float]:
     return json.loads(result.stdout.splitlines()[-1])
 
 
+def timed(call: Callable[[Path], Any], times: list[tuple[float, float]]) -> Callable[[Path], Any]:
+    """The call, which notes when it began and ended."""
+
+    def noting(path: Path) -> Any:
+        start = time.perf_counter()
+        try:
+            return call(path)
+        finally:
+            times.append((start, time.perf_counter()))
+
+    return noting
+
+
 def writing(rounds: int) -> None:
     """Seconds of writes, and of their checksums: medians of the rounds."""
     import torch
@@ -68,15 +83,10 @@ def writing(rounds: int) -> None:
     from vitlab.training.state import State
     from vitlab.weights import native
 
-    plain, spent = checkpoints.checksum, [0.0]
-
-    def timed(path: Path) -> str:
-        start = time.perf_counter()
-        found = plain(path)
-        spent[0] += time.perf_counter() - start
-        return found
-
-    checkpoints.checksum = native.checksum = timed
+    taken: list[tuple[float, float]] = []
+    synced: list[tuple[float, float]] = []  # beside the checksums, in a thread
+    checkpoints.checksum = native.checksum = timed(checkpoints.checksum, taken)
+    native.sync = timed(native.sync, synced)
     model = vitlab.create("vit-b16-224")
     learner = Learner(model, Supervised(CrossEntropy()))
     optimizers = build(model, [], Optimizer(name="adamw"))
@@ -87,25 +97,31 @@ def writing(rounds: int) -> None:
         optimizer.step()
     state = State(learner, {"train": optimizers})
     large = vitlab.create("vit-l16-224")
-    print("| written | size | s | of which checksums | share |")
-    print("|-|-|-|-|-|")
+    print("| written | size | s | s of checksums | s that they add | share |")
+    print("|-|-|-|-|-|-|")
     with tempfile.TemporaryDirectory(dir=Path.cwd()) as folder:
         writes = {
             "a run's checkpoint": lambda: checkpoints.write(Path(folder), state),
             "a native folder": lambda: vitlab.save(large, Path(folder, "native")),
         }
         for name, write in writes.items():
-            found: list[tuple[float, float]] = []
+            found: list[tuple[float, float, float]] = []
             for _ in range(rounds):
-                spent[0], start = 0.0, time.perf_counter()
+                taken.clear()
+                synced.clear()
+                start = time.perf_counter()
                 write()
-                found.append((time.perf_counter() - start, spent[0]))
+                seconds, summing = time.perf_counter() - start, sum(end - begin for begin, end in taken)
+                beside = sum(max(0.0, min(a[1], b[1]) - max(a[0], b[0])) for a in taken for b in synced)
+                found.append((seconds, summing, summing - beside))
             size = sum(file.stat().st_size for file in Path(folder).rglob("*") if file.is_file())
             for file in Path(folder).iterdir():
                 shutil.rmtree(file)
-            whole, sums = (statistics.median(values) for values in zip(*found, strict=True))
-            share = statistics.median(part / seconds for seconds, part in found)
-            print(f"| {name} | {size / 1e9:.2f} GB | {whole:.2f} | {sums:.2f} | {share:.1%} |", flush=True)
+            whole, sums, added = (statistics.median(values) for values in zip(*found, strict=True))
+            share = statistics.median(part / seconds for seconds, _, part in found)
+            print(
+                f"| {name} | {size / 1e9:.2f} GB | {whole:.2f} | {sums:.2f} | {added:.2f} | {share:.1%} |", flush=True
+            )
 
 
 def loading(rounds: int) -> None:

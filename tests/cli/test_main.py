@@ -5,6 +5,7 @@ import sys
 import pytest
 
 from vitlab import cli
+from vitlab.cli.terminal import say
 from vitlab.core.errors import Error
 
 THE_VERBS = f"The verbs are {', '.join(cli.VERBS)}."
@@ -120,3 +121,12 @@ def test_the_package_runs_as_a_module() -> None:
     done = run("--version")
     assert (done.returncode, done.stderr) == (0, "")
     assert done.stdout.startswith("vitlab ")
+
+
+def test_a_name_with_line_breaks_is_one_line(capsys: pytest.CaptureFixture[str]) -> None:
+    """Neither a complaint nor what the library logs can be made to look like several."""
+    assert cli.main(["predict", "x.png", "--model", "no\nvitlab: all is well\x1b[2J"]) == 2
+    [line] = capsys.readouterr().err.splitlines()
+    assert r"no\nvitlab: all is well\x1b[2J" in line
+    say("a\nb")
+    assert capsys.readouterr().err == "a\\nb\n"

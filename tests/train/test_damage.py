@@ -9,8 +9,9 @@ import pytest
 import processes
 from changing import changed
 from damaging import flipped
+from short_runs import short_recipe, write_small_set
 from vitlab.core.config import to_dict
-from vitlab.core.errors import CheckpointError
+from vitlab.core.errors import CheckpointError, Error
 from vitlab.training import checkpoints, session
 from vitlab.training.recipe import Recipe
 from vitlab.training.scoring import Scoring
@@ -40,6 +41,15 @@ def two_kept(short: Recipe, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
         session.train(changed(short, keep="last"), tmp_path / "run", device="cpu", show=False)
     assert [step for step, _ in checkpoints.complete(tmp_path / "run" / "checkpoints")] == [12, 24]
     return tmp_path / "run"
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run that ended, which resuming reads once more."""
+    root = tmp_path_factory.mktemp("finished")
+    recipe = changed(short_recipe(write_small_set(root / "set.npz")), **{"schedule.total": "4 steps"})
+    session.train(recipe, root / "run", device="cpu", show=False)
+    return root / "run"
 
 
 def spoil(path: Path, seed: int = 0) -> None:
@@ -105,3 +115,19 @@ def test_two_processes_take_the_same_one(two_kept: Path) -> None:
     spoil(path / "__1_0.distcp")
     with pytest.raises(CheckpointError, match=r"__1_0\.distcp is not what was written"):
         checkpoints.newest(path.parent, print)
+
+
+@pytest.mark.parametrize("field", ["width", "mlp_dim", "depth", "image_size"])
+@pytest.mark.parametrize("size", [10**6, 10**30])
+def test_an_architecture_that_no_checkpoint_could_hold(finished: Path, field: str, size: int) -> None:
+    path = finished / session.ARCHITECTURE
+    settings = json.loads(path.read_text(encoding="utf-8"))
+    settings["config"][field] = [size, size] if field == "image_size" else size
+    whole = path.read_text(encoding="utf-8")
+    path.write_text(json.dumps(settings), encoding="utf-8")
+    try:
+        with pytest.raises(Error, match=rf"architecture\.json|{field}|Size mismatch") as caught:
+            session.resume(finished, device="cpu", show=False)
+        assert "\n" not in str(caught.value)
+    finally:
+        path.write_text(whole, encoding="utf-8")

@@ -9,7 +9,7 @@ from tyro.conf import Positional, UseAppendAction, arg
 
 from vitlab.cli.parsing import parse
 from vitlab.cli.terminal import print_json
-from vitlab.core.words import printable
+from vitlab.core.words import one_line
 
 if TYPE_CHECKING:
     from vitlab.models.contract import Model
@@ -50,10 +50,10 @@ def main(arguments: Sequence[str]) -> int:
 
     model = api.load(given.source, **changes)
     if not given.json:
-        print(printable(f"Read {given.source}: {_describe(model)}."))
+        print(one_line(f"Read {given.source}: {_describe(model)}."))
     api.save(model, given.dest, format=given.format)
     if not given.json:
-        print(printable(f"Wrote {given.dest} in the {given.format} format."))
+        print(one_line(f"Wrote {given.dest} in the {given.format} format."))
         return 0
     from vitlab.models.counts import count_parameters
 

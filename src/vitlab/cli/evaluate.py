@@ -14,7 +14,7 @@ from vitlab.cli.parsing import FLAGS, parse
 from vitlab.cli.terminal import print_json, progress_bar, say
 from vitlab.core.errors import Error, unknown_name
 from vitlab.core.registry import is_file_reference
-from vitlab.core.words import one_line, printable
+from vitlab.core.words import one_line
 from vitlab.evaluation.contract import KNOWN, KNOWN_WORDS, Protocol
 from vitlab.studies import PROTOCOLS
 
@@ -198,14 +198,14 @@ def _show(result: "Result") -> None:
     for name, choice in result.selected.items():
         chosen.setdefault(choice["on"], []).append(f"{name} {choice['value']}")
     for where, choices in chosen.items():
-        print(printable(f"\nChosen on {where}: {', '.join(choices)}."))
+        print("\n" + one_line(f"Chosen on {where}: {', '.join(choices)}."))
     matched = result.settings.get("classes_matched", "by name")
     if result.settings.get(KNOWN):
-        print(printable(f"\nThis is no few-shot finding: {KNOWN_WORDS}"))
+        print("\n" + one_line(f"This is no few-shot finding: {KNOWN_WORDS}"))
     said = [] if matched == "by name" else [f"Classes were matched {matched}."]
     said += [note for note in result.settings.get("notes", ()) if not note.startswith("Read as ")]
     for note in said:
-        print(printable(f"\n{note}"))
+        print("\n" + one_line(note))
 
 
 def _compare(rest: list[str]) -> int:
@@ -236,5 +236,5 @@ def _compare(rest: list[str]) -> int:
             }
         )
     else:
-        print(printable(comparison.markdown()))
+        print(comparison.markdown())
     return 0

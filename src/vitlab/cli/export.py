@@ -9,7 +9,7 @@ from tyro.conf import Positional, arg
 
 from vitlab.cli.parsing import parse
 from vitlab.cli.terminal import print_json, progress_bar
-from vitlab.core.words import printable
+from vitlab.core.words import one_line
 
 if TYPE_CHECKING:
     from vitlab.exporting.int8 import Quantized
@@ -114,7 +114,7 @@ def _tell(exported: "Exported") -> None:
         )
     shape = ", ".join(map(str, exported.input))
     print(
-        printable(
+        one_line(
             f"Wrote {exported.path} ({exported.format}, {exported.bytes / 1e6:.1f} MB); it takes images [{shape}]."
         )
     )
@@ -132,7 +132,7 @@ def _tell_int8(quantized: "Quantized") -> None:
         print("Its accuracy was not measured: give --data.")
         return
     print(
-        printable(
+        one_line(
             f"Top-1 on {found['images']} images of {found['data']} ({found['split']}): {found['top-1 float32']:.2%}, in"
             f" 8 bits {found['top-1 int8']:.2%}, {100 * found['difference']:+.2f} points; the same class on"
             f" {found['same class']}."

@@ -88,7 +88,7 @@ def main(arguments: Sequence[str]) -> int:
             progress=progress,
         )
     for sentence in seen.unread:
-        say(one_line(f"vitlab: skipped: {sentence}"))
+        say(f"vitlab: skipped: {sentence}")
     for sentence in seen.findings.missing:
         say(f"vitlab: {sentence}")
     if given.json:

@@ -9,7 +9,6 @@ from tyro.conf import Positional, arg
 
 from vitlab.cli.parsing import parse
 from vitlab.cli.terminal import print_json, print_table, progress_bar, say
-from vitlab.core.words import one_line
 
 if TYPE_CHECKING:
     from vitlab.api import Prediction
@@ -90,7 +89,7 @@ def main(arguments: Sequence[str]) -> int:
 
     unread = [answer for answer in answers if answer.error is not None]
     for answer in unread:
-        say(one_line(f"vitlab: skipped: {answer.error}"))
+        say(f"vitlab: skipped: {answer.error}")
     if given.csv is not None:
         write_csv(given.csv, answers)
     if given.out is not None:

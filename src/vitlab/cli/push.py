@@ -9,7 +9,7 @@ from tyro.conf import Positional, arg
 
 from vitlab.cli.parsing import parse
 from vitlab.cli.terminal import print_json
-from vitlab.core.words import printable
+from vitlab.core.words import one_line
 
 DESCRIPTION = """Upload a run's model, or a folder of the native format, to the Hugging Face hub.
 
@@ -51,6 +51,6 @@ def main(arguments: Sequence[str]) -> int:
             {"repository": pushed.repository, "url": pushed.url, "commit": pushed.commit, "files": list(pushed.files)}
         )
         return 0
-    print(printable(f"Uploaded {', '.join(pushed.files)} to {pushed.url}."))
-    print(printable(f"vitlab.load('hf-hub:{pushed.repository}') loads it."))
+    print(one_line(f"Uploaded {', '.join(pushed.files)} to {pushed.url}."))
+    print(one_line(f"vitlab.load('hf-hub:{pushed.repository}') loads it."))
     return 0

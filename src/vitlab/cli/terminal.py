@@ -6,12 +6,12 @@ import sys
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
-from vitlab.core.words import one_line, printable
+from vitlab.core.words import one_line
 
 
 def say(text: str) -> None:
     """A line on standard error."""
-    print(printable(text), file=sys.stderr)
+    print(one_line(text), file=sys.stderr)
 
 
 def print_json(value: Any) -> None:

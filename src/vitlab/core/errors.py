@@ -3,9 +3,18 @@
 import difflib
 from collections.abc import Iterable
 
+from vitlab.core.words import one_line
+
+LONGEST = 2000  # characters of a sentence that are shown: its beginning, and its end, which says what to do
+
 
 class Error(Exception):
     """Something a user did; the command line prints the sentence and exits with 2."""
+
+    def __str__(self) -> str:
+        """The sentence, in which nothing that a file says can command a terminal, begin a line or fill a page."""
+        text = one_line(super().__str__())
+        return text if len(text) <= LONGEST else f"{text[: LONGEST // 2 - 3]} … {text[-LONGEST // 2 :]}"
 
 
 class UnknownNameError(Error):

@@ -10,6 +10,7 @@ from typing import Any, cast
 
 MAX_BYTES = 64 << 20  # of a JSON file: the largest that are written here, of 21,841 classes, have a few
 MAX_DEPTH = 64  # of what lies in what; recipes have 5
+INFLATED, ROOM = 100, 1 << 30  # times its size, and bytes beside, that a compressed file may hold
 KINDS: tuple[tuple[Callable[[int], bool], str], ...] = (
     (stat.S_ISDIR, "a folder"),
     (stat.S_ISFIFO, "a pipe"),
@@ -27,6 +28,11 @@ def check_regular(path: str | os.PathLike[str]) -> None:
         raise OSError(errno.EISDIR if stat.S_ISDIR(mode) else errno.EINVAL, f"{kind}, not a file", str(path))
 
 
+def most_inflated(size: int) -> int:
+    """The bytes that a compressed file of this size may hold: more is a trap, which would fill the memory."""
+    return INFLATED * size + ROOM
+
+
 def read_text(path: Path, *, most: int = MAX_BYTES) -> str:
     """The text of a regular file in UTF-8; OSError or ValueError where there is none."""
     check_regular(path)
@@ -36,7 +42,7 @@ def read_text(path: Path, *, most: int = MAX_BYTES) -> str:
 
 
 def parse_json(text: str | bytes) -> Any:
-    """The value of a JSON text, or a ValueError, also where it is nested so deep that to walk it would fail."""
+    """The value of a JSON text, or a ValueError, also where walking it, or writing its texts, would fail later."""
     try:
         value = json.loads(text)
     except RecursionError:
@@ -45,8 +51,20 @@ def parse_json(text: str | bytes) -> Any:
     for _ in range(MAX_DEPTH):
         level = [child for item in level for child in _children(item)]
         if not level:
-            return value
-    raise ValueError(f"nested more than {MAX_DEPTH} deep")
+            break
+    else:
+        raise ValueError(f"nested more than {MAX_DEPTH} deep")
+    if ("\\u" if isinstance(text, str) else b"\\u") in text:
+        _check_unicode(value)
+    return value
+
+
+def _check_unicode(value: Any) -> None:
+    """Refuse halves of characters, which JSON can say and no file can hold."""
+    try:
+        json.dumps(value, ensure_ascii=False).encode()
+    except UnicodeEncodeError:
+        raise ValueError("a text in it is not Unicode") from None
 
 
 def _children(item: Any) -> list[Any]:

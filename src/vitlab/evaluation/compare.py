@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from vitlab.core.files import atomic_file
+from vitlab.core.words import one_line
 from vitlab.evaluation.contract import KNOWN, KNOWN_WORDS, EvaluationError, Metric, Result
 from vitlab.evaluation.published import Edition, published_columns, published_rows
 from vitlab.evaluation.results import figure, markdown, number
@@ -78,7 +79,7 @@ class Comparison:
 
     def markdown(self) -> str:
         """The table and its notes, to paste."""
-        return "\n\n".join([markdown(*self.table()), *self.notes])
+        return "\n\n".join([markdown(*self.table()), *map(one_line, self.notes)])
 
 
 def compare(results: Sequence[Result], *, published: Edition | None = None) -> Comparison:

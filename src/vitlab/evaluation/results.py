@@ -11,6 +11,7 @@ import numpy as np
 from vitlab.core.config import from_dict
 from vitlab.core.errors import ConfigError, Error
 from vitlab.core.record import read_json, write_json
+from vitlab.core.words import one_line
 from vitlab.evaluation.contract import EvaluationError, Metric, Result
 
 FORMAT = "vitlab result 1"
@@ -86,7 +87,7 @@ def markdown(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     """A table in Markdown that can be read as it is; a column whose name begins with '>' is set to the right."""
     names = [name.lstrip(">") for name in columns]
     right = [name.startswith(">") for name in columns]
-    cells = [[cell.replace("|", "\\|").replace("\n", " ") for cell in row] for row in [names, *rows]]
+    cells = [[one_line(" ".join(cell.split("\n"))).replace("|", "\\|") for cell in row] for row in [names, *rows]]
     widths = [max(max(map(len, column)), 3) for column in zip(*cells, strict=True)]
     rule = ["-" * (width - 1) + ":" if end else "-" * width for width, end in zip(widths, right, strict=True)]
     return "\n".join(_line(row, widths, right) for row in [cells[0], rule, *cells[1:]])

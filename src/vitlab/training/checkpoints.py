@@ -129,11 +129,14 @@ def write(folder: Path, state: State) -> Path:
     target = folder / _name(state.progress.step)
     partial = folder / f".{target.name}.partial"
     if _first():
-        folder.mkdir(parents=True, exist_ok=True)
-        for left in folder.glob(".step-*.partial"):
-            shutil.rmtree(left)
-        _check_room(folder, tensors)
-        partial.mkdir()
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            for left in folder.glob(".step-*.partial"):
+                shutil.rmtree(left)
+            _check_room(folder, tensors)
+            partial.mkdir()
+        except OSError as error:
+            raise DiskFullError(_full(folder, error.strerror or str(error), sure=is_full(error))) from error
     _wait()
     try:
         with _quiet():

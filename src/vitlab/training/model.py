@@ -19,6 +19,7 @@ from vitlab.training.adapters import choose
 from vitlab.training.plan import Plan
 from vitlab.training.recipe import GIVEN, ModelChoice
 from vitlab.training.run import RunError
+from vitlab.weights.claims import model_within
 from vitlab.weights.load import load, read_configuration
 from vitlab.weights.native import config_settings, read_config
 from vitlab.weights.upcycle import upcycle, upcycled
@@ -31,12 +32,15 @@ def architecture(model: Model) -> dict[str, Any]:
     return {**config_settings(model), "preprocess": to_dict(model.preprocess)}
 
 
-def rebuild_model(plan: Plan, settings: Mapping[str, Any], where: Path) -> Model:
-    """A run's model for the weights of its checkpoint, also where the source of its first weights is gone."""
+def rebuild_model(plan: Plan, settings: Mapping[str, Any], where: Path, kept: Path) -> Model:
+    """A run's model for the weights of the checkpoint `kept`, also where the source of its first weights is gone."""
     if plan.recipe.model.source.startswith(GIVEN):
         return build_model(plan)
     preprocess = from_dict(Preprocess, settings.get("preprocess", {}), where=str(where))
-    model = fresh_model(read_config(settings, where), preprocess)
+    config = read_config(settings, where)
+    held = sum(file.stat().st_size for file in kept.iterdir()) // 2  # values of two bytes at least
+    model_within(config, preprocess, held, str(where))
+    model = fresh_model(config, preprocess)
     choose(model, plan.recipe.model.train_only, plan.recipe.model.lora)
     _fit(plan, model)
     return model

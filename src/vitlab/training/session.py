@@ -204,7 +204,7 @@ def _train(plan: Plan, world: World, stop: Stop, *, show: bool, stack: contextli
     stack.callback(view.close)
     _describe(plan, view, look=LOOK_AT if show else 0)
     kept = checkpoints.newest(plan.folder / "checkpoints", view.say)
-    learner = _learner(plan, world, view, rebuilt=kept is not None)
+    learner = _learner(plan, world, view, kept)
     streams = learner.objective.streams(main_stream(plan, plan.parts.train, learner.model.preprocess))
     execution = decide(plan, learner, streams, world, view.say)
     teacher = None if learner.objective.teacher is None else model_fingerprint(learner.objective.teacher)
@@ -241,10 +241,11 @@ def _describe(plan: Plan, view: ProgressView, *, look: int) -> None:
         damage.check(len(damage.found))
 
 
-def _learner(plan: Plan, world: World, view: ProgressView, *, rebuilt: bool) -> Learner:
-    """Model and objective on the device, in training; `rebuilt` for the weights of a checkpoint."""
+def _learner(plan: Plan, world: World, view: ProgressView, kept: Path | None) -> Learner:
+    """Model and objective on the device, in training; for the weights of a checkpoint, where there is one."""
     known = plan.folder / ARCHITECTURE
-    model = rebuild_model(plan, read_json(known), known) if rebuilt and known.exists() else build_model(plan)
+    rebuilt = kept if known.exists() else None
+    model = build_model(plan) if rebuilt is None else rebuild_model(plan, read_json(known), known, rebuilt)
     model = model.to(world.device).train()
     if (note := synchronise(model, world)) is not None:
         view.say(note)

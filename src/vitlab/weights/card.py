@@ -16,6 +16,7 @@ from vitlab.core.files import atomic_file
 from vitlab.core.preprocess import Preprocess
 from vitlab.core.reading import check_regular
 from vitlab.core.record import VERSION, read_json
+from vitlab.core.words import one_line
 from vitlab.models.contract import Model
 from vitlab.models.counts import count_parameters
 from vitlab.models.create import empty_model, family_name, family_of
@@ -222,7 +223,7 @@ def _training(run: RunFacts) -> list[str]:
         "",
         "The whole recipe:",
         "",
-        *(f"    {line}" for line in recipe.splitlines()),
+        *(f"    {one_line(line)}" for line in recipe.split("\n")),
     ]
 
 
@@ -239,7 +240,7 @@ def _scores(run: RunFacts) -> list[str]:
 
 
 def _usage(source: str, classes: int) -> list[str]:
-    name = json.dumps(source, ensure_ascii=False)
+    name = one_line(json.dumps(source, ensure_ascii=False))
     lines = [f"    model = vitlab.load({name})"]
     if classes:
         lines.append('    print(vitlab.predict(model, "photo.jpg"))')

@@ -38,6 +38,11 @@ def check_sizes(config: Mapping[str, Any], where: str, *, num_tensors: int = MOS
 
 def claimed_model(config: Any, preprocess: Preprocess | None, tensors: TensorFile, where: str) -> Model:
     """The model on the meta device, of no more values than the tensors give, or nearly so."""
+    return model_within(config, preprocess, sum(math.prod(shape) for shape in tensors.shapes.values()), where)
+
+
+def model_within(config: Any, preprocess: Preprocess | None, held: int, where: str) -> Model:
+    """The model on the meta device, where so many values are held for it."""
     try:
         model = empty_model(config, preprocess)
     except Error:
@@ -45,7 +50,6 @@ def claimed_model(config: Any, preprocess: Preprocess | None, tensors: TensorFil
     except (RuntimeError, ValueError, TypeError, OverflowError, MemoryError) as error:  # torch's, of absurd sizes
         raise CheckpointError(f"{where}: no model of this configuration can be built ({reason(error)}).") from error
     wanted = sum(value.numel() for value in (*model.parameters(), *model.buffers()))
-    held = sum(math.prod(shape) for shape in tensors.shapes.values())
     if wanted > 4 * held + SLACK:
         raise CheckpointError(
             f"{where}: the model of this configuration has {wanted:.3g} values, and the file holds {held:.3g}; give the"

@@ -1,3 +1,5 @@
+import pickle
+
 import pytest
 
 from vitlab.core import errors
@@ -32,3 +34,16 @@ def test_every_error_can_be_caught_as_one() -> None:
     found = [item for item in vars(errors).values() if isinstance(item, type) and issubclass(item, Exception)]
     assert len(found) >= 7
     assert all(issubclass(item, errors.Error) for item in found)
+
+
+def test_a_sentence_shows_what_a_file_says_on_one_line() -> None:
+    error = errors.Error("a\nvitlab: b\x1b[31m\x00\u202e, 'né'.")
+    assert str(error) == r"a\nvitlab: b\x1b[31m\x00\u202e, 'né'."
+    assert str(pickle.loads(pickle.dumps(error))) == str(error)
+
+
+def test_a_long_sentence_keeps_its_beginning_and_its_end() -> None:
+    text = str(errors.Error(f"There is no field '{'x' * 100_000}'. Mend it."))
+    assert len(text) == 2000
+    assert text.startswith("There is no field 'xxx")
+    assert text.endswith("xxx'. Mend it.")

@@ -51,3 +51,13 @@ def test_pipes_sockets_and_devices_are_refused_not_waited_for(tmp_path: Path, mo
             check_regular(f"{name}.json")
     with pytest.raises(OSError, match="a folder, not a file"):
         read_text(tmp_path)
+
+
+@pytest.mark.parametrize("text", ['{"a": "\\ud800"}', b'["\\uDFFF"]', '{"\\udc00": 1}'])
+def test_halves_of_characters_are_refused(text: str | bytes) -> None:
+    with pytest.raises(ValueError, match="a text in it is not Unicode"):
+        parse_json(text)
+
+
+def test_characters_in_two_halves_are_read() -> None:
+    assert parse_json('"\\ud83d\\ude00 \\u00e9"') == "\N{GRINNING FACE} é"

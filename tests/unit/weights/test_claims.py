@@ -3,6 +3,7 @@
 import json
 import os
 import re
+import tracemalloc
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,7 @@ import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
+from damaging import write_bomb
 from vitlab.core.errors import CheckpointError, Error
 from vitlab.models.create import fresh_model
 from vitlab.models.vit import ViTConfig
@@ -171,3 +173,14 @@ def test_pipes_in_a_model_folder_are_not_waited_for(native: Path, name: str) -> 
         load(native)
     with pytest.raises(CheckpointError, match=r"(cannot be read \(a pipe, not a file\))"):
         load(native / name)
+
+
+def test_arrays_that_inflate_beyond_reason(tmp_path: Path) -> None:
+    write_bomb(tmp_path / "bomb.npz", "a", 2 * 10**9)
+    tracemalloc.start()
+    try:
+        with pytest.raises(CheckpointError, match=r"bomb\.npz: its arrays claim 2e\+09 bytes, and the file has"):
+            load(tmp_path / "bomb.npz")
+        assert tracemalloc.get_traced_memory()[1] < 10**7
+    finally:
+        tracemalloc.stop()

@@ -8,7 +8,6 @@ import math
 import re
 import struct
 import zipfile
-import zlib
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -18,7 +17,8 @@ from typing import IO, Any
 
 import numpy as np
 
-from vitlab.core.errors import DataError
+from vitlab.core.errors import DataError, Error
+from vitlab.core.reading import most_inflated
 from vitlab.data.contract import Array, DataSet
 from vitlab.data.sources.labels import Labels, class_names_beside, from_columns, from_numbers, from_texts
 from vitlab.data.sources.pixels import MappedPixels, Pixels, check_values, picture_axes
@@ -28,7 +28,6 @@ from vitlab.data.sources.wording import few
 IMAGE_WORDS = {"x", "image", "images", "data", "pictures"}
 LABEL_WORDS = {"y", "label", "labels", "target", "targets"}
 NAMES = ("classes", "class_names", "label_names")
-DAMAGE = (ValueError, OSError, EOFError, MemoryError, RuntimeError, zipfile.BadZipFile, zlib.error, struct.error)
 
 
 @dataclass(frozen=True)
@@ -157,6 +156,9 @@ def _in_folder(folder: Path) -> dict[str, Stored]:
 def _in_zip(path: Path) -> dict[str, Stored]:
     found: dict[str, Stored] = {}
     with _damage(path, ""), zipfile.ZipFile(path) as archive:
+        claimed, held = sum(info.file_size for info in archive.infolist()), path.stat().st_size
+        if claimed > most_inflated(held):
+            raise DataError(f"{path} is damaged: its arrays claim {claimed:.3g} bytes, and the file has {held:.3g}.")
         for info in archive.infolist():
             name = info.filename.removesuffix(".npy")
             with archive.open(info) as stream:
@@ -202,7 +204,9 @@ def _stream(path: Path, info: zipfile.ZipInfo | None) -> Iterator[IO[bytes]]:
 def _damage(path: Path, name: str) -> Iterator[None]:
     try:
         yield
-    except DAMAGE as error:
+    except Error:
+        raise
+    except Exception as error:  # NumPy raises many kinds for damaged headers
         said = (str(error).splitlines() or [""])[0].rstrip(".") or type(error).__name__
         raise DataError(
             f"{path}{f' ({name})' if name else ''} is damaged, or not an array of NumPy's: {said}."

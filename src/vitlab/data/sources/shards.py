@@ -14,7 +14,7 @@ from typing import Any, final
 
 import numpy as np
 
-from vitlab.core.errors import DataError, ImageError
+from vitlab.core.errors import DataError, Error, ImageError
 from vitlab.core.reading import parse_json
 from vitlab.data.contract import Array, DataSet
 from vitlab.data.decoding import image_extensions
@@ -28,6 +28,7 @@ BRACES = re.compile(r"\{([^{}]*)\}")
 LABEL_KEYS = ("label", "cls", "class", "class_id", "label_name", "class_name")  # in a .json, the first that is there
 END, LOOK = 1024, 1 << 16  # a tar ends in two blocks of zeros, and is filled up to a whole record
 MOST_TARS = 1_000_000
+LONGEST_LABEL = 1 << 20  # bytes: a .json may hold more than a label
 COMPRESSED = (".tar.gz", ".tgz", ".tar.bz2", ".tar.xz", ".tar.zst")
 
 
@@ -170,7 +171,9 @@ def _index(tar: Path) -> Index:
         with tarfile.open(tar, "r:") as archive:
             for key, members in itertools.groupby(_members(archive, tar), key=lambda item: item[0]):
                 _add_sample(found, tar, archive, key, {extension: member for _, extension, member in members})
-    except (tarfile.TarError, OSError, EOFError) as error:
+    except Error:
+        raise
+    except Exception as error:  # tarfile raises many kinds for damaged headers
         said = str(error).rstrip(".") or type(error).__name__
         raise DataError(f"{tar} is damaged, or not a tar: {said}.") from error
     return found
@@ -208,6 +211,8 @@ def _add_sample(
     odd = None
     for kind in ("cls", "json", "txt"):
         if kind in members:
+            if members[kind].size > LONGEST_LABEL:
+                raise DataError(f"{tar}: the label of the sample {key} has {members[kind].size:,} bytes; mend it.")
             stream = archive.extractfile(members[kind])
             assert stream is not None
             label = _label(kind, stream.read())

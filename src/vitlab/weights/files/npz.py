@@ -16,7 +16,7 @@ from torch import Tensor
 
 from vitlab.core.errors import CheckpointError, Error
 from vitlab.core.files import atomic_file
-from vitlab.core.reading import parse_json
+from vitlab.core.reading import most_inflated, parse_json
 from vitlab.weights.files.container import TensorFile, reason
 
 Array: TypeAlias = np.ndarray[Any, Any]
@@ -53,6 +53,9 @@ class NpzFile(TensorFile):
             raise CheckpointError(f"{path}: not a .npz file, or damaged ({reason(error)}).") from error
         self._members: dict[str, _Member] = {}
         self._stacks: dict[str, Array] = {}  # compressed arrays of which parts are being read, until the last part
+        claimed, held = sum(info.file_size for info in self._zip.infolist()), path.stat().st_size
+        if claimed > most_inflated(held):
+            raise CheckpointError(f"{path}: its arrays claim {claimed:.3g} bytes, and the file has {held:.3g}.")
         for info in self._zip.infolist():
             if info.filename.endswith(".npy"):
                 name = info.filename.removesuffix(".npy")

@@ -2,6 +2,7 @@
 
 import os
 import pickle
+import tracemalloc
 import zipfile
 from pathlib import Path
 
@@ -9,6 +10,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from damaging import write_bomb
 from vitlab.core.errors import DataError, ImageError
 from vitlab.data.contract import Array
 from vitlab.data.open import open_data
@@ -256,3 +258,23 @@ def test_fingerprints(tmp_path: Path) -> None:
 )
 def test_roles(name: str, meaning: tuple[str, str] | None) -> None:
     assert role(name) == meaning
+
+
+def test_arrays_that_inflate_beyond_reason(tmp_path: Path) -> None:
+    write_bomb(tmp_path / "bomb.npz", "images", 2 * 10**9)
+    tracemalloc.start()
+    try:
+        with pytest.raises(DataError, match=r"bomb\.npz is damaged: its arrays claim 2e\+09 bytes, and the file has"):
+            open_data(tmp_path / "bomb.npz")
+        assert tracemalloc.get_traced_memory()[1] < 10**7
+    finally:
+        tracemalloc.stop()
+
+
+@pytest.mark.parametrize("header", [b"{'descr': '|u1', }}", b"{'descr': ('", b"\xff", b"[" * 200])
+def test_headers_that_are_no_description(tmp_path: Path, header: bytes) -> None:
+    np.save(tmp_path / "labels.npy", np.zeros(3, np.uint8))
+    magic = b"\x93NUMPY\x01\x00" + len(header).to_bytes(2, "little")
+    (tmp_path / "images.npy").write_bytes(magic + header + bytes(48))
+    with pytest.raises(DataError, match=r"images\.npy is damaged, or not an array of NumPy's: .+\.$"):
+        open_data(tmp_path)

@@ -287,3 +287,17 @@ def test_deep_json_is_no_label(tmp_path: Path) -> None:
     write(tmp_path / "a.tar", [("0.png", png()), ("0.json", b"[" * 100_000)])
     with pytest.raises(DataError, match="has no label"):
         open_data(tmp_path / "a.tar")
+
+
+@pytest.mark.parametrize("size", [2**33 - 1, 2**60])
+@pytest.mark.parametrize("kind", [tarfile.REGTYPE, tarfile.GNUTYPE_LONGNAME, tarfile.XHDTYPE])
+def test_members_that_claim_more_than_the_tar(tmp_path: Path, size: int, kind: bytes) -> None:
+    """A label, a long name or an extended header of so many bytes."""
+    info = tarfile.TarInfo("0.cls")
+    info.type, info.size = kind, size
+    path = write(tmp_path / "a.tar", [("0.png", png())])
+    path.write_bytes(path.read_bytes()[:1024] + info.tobuf(tarfile.GNU_FORMAT) + bytes(10240))
+    with pytest.raises(
+        DataError, match=r"a\.tar(: the label of the sample 0 has| is damaged, or not a tar: | is cut off)"
+    ):
+        open_data(path)

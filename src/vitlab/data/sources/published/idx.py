@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 
 from vitlab.core.errors import DataError
+from vitlab.core.reading import most_inflated
 from vitlab.data.contract import Array, DataSet
 from vitlab.data.sources.pixels import MappedPixels, Pixels
 from vitlab.data.sources.source import Published, make
@@ -82,30 +83,38 @@ def _find(path: Path, prefix: str, what: str, dimensions: int) -> Path | None:
 
 
 def _load(file: Path, dimensions: int) -> Array:
+    most = most_inflated(file.stat().st_size)
     try:
-        data = gzip.decompress(file.read_bytes()) if file.suffix == ".gz" else file.read_bytes()
+        with gzip.open(file) if file.suffix == ".gz" else file.open("rb") as stream:
+            shape = _shape(file, stream.read(4 + 4 * dimensions), dimensions)
+            if (claimed := math.prod(shape)) > most:
+                raise DataError(f"{file} is damaged: its header tells {claimed:,} bytes, which it cannot hold.")
+            values = stream.read(claimed + 1)  # one more, to see that there are no more
     except (OSError, EOFError, zlib.error) as error:
         raise DataError(f"{file} is damaged: {str(error).rstrip('.')}.") from error
-    shape = _shape(file, data[: 4 + 4 * dimensions], dimensions, len(data))
-    return np.frombuffer(data, np.uint8, math.prod(shape), 4 + 4 * dimensions).reshape(shape)
+    _check_size(file, shape, 4 + 4 * dimensions + len(values))
+    return np.frombuffer(values, np.uint8).reshape(shape)
 
 
 def _map(file: Path) -> MappedPixels:
     with file.open("rb") as stream:
-        shape = _shape(file, stream.read(16), 3, file.stat().st_size)
+        shape = _shape(file, stream.read(16), 3)
+    _check_size(file, shape, file.stat().st_size)
     return MappedPixels(file, shape, np.dtype(np.uint8), offset=16)
 
 
-def _shape(file: Path, head: bytes, dimensions: int, size: int) -> tuple[int, ...]:
+def _shape(file: Path, head: bytes, dimensions: int) -> tuple[int, ...]:
     if head[:4] != bytes((0, 0, BYTE, dimensions)):
         raise DataError(f"{file} is not an IDX file of bytes: it begins with {head[:4].hex(' ') or 'nothing'}.")
     if len(head) < 4 + 4 * dimensions:
         raise DataError(f"{file} is cut off in its header.")
-    shape = struct.unpack(f">{dimensions}I", head[4:])
-    expected = 4 + 4 * dimensions + math.prod(shape)
+    return struct.unpack(f">{dimensions}I", head[4:])
+
+
+def _check_size(file: Path, shape: tuple[int, ...], size: int) -> None:
+    expected = 4 + 4 * len(shape) + math.prod(shape)
     if size != expected:
         raise DataError(f"{file} is damaged: {size:,} bytes where its header tells {expected:,}.")
-    return shape
 
 
 SOURCE = (

@@ -5,15 +5,13 @@ import re
 from dataclasses import replace
 from pathlib import Path
 
-import numpy as np
-
 from vitlab.core.errors import DataError
 from vitlab.core.imagenet import WNID
 from vitlab.data.contract import DataSet
 from vitlab.data.sources.files import Listing, list_folders, list_images
 from vitlab.data.sources.folder import ClassFolders, assemble, list_classes
 from vitlab.data.sources.labels import read_lines
-from vitlab.data.sources.published.matlab import read_mat
+from vitlab.data.sources.published.matlab import read_mat, whole_numbers
 from vitlab.data.sources.source import SPLITS, Published, one_each
 from vitlab.data.sources.wording import few
 
@@ -169,12 +167,11 @@ def _kaggle(file: Path) -> dict[str, str]:
 
 def _devkit(folder: Path, names: list[str]) -> dict[str, str]:
     """One number per line, in the order of the files; the numbers are the devkit's own, told by its meta.mat."""
-    synsets = read_mat(folder / "meta.mat", "synsets")[0]
+    file = folder / "meta.mat"
+    numbers, wnids = read_mat(file, "synsets.ILSVRC2012_ID", "synsets.WNID")
     try:
-        numbers = [int(np.asarray(value).item()) for value in synsets["ILSVRC2012_ID"].reshape(-1)]
-        wnids = [str(np.asarray(value).item()) for value in synsets["WNID"].reshape(-1)]
         truth = [int(line) for line in read_lines(folder / DEVKIT_LABELS)]
-        wnid_of = dict(zip(numbers, wnids, strict=True))
+        wnid_of = dict(zip(whole_numbers(numbers, file).tolist(), map(str, wnids), strict=True))
         labels = [wnid_of[number] for number in truth]
     except (ValueError, KeyError, IndexError, TypeError) as error:
         raise DataError(f"{folder}: meta.mat and {DEVKIT_LABELS} do not fit each other.") from error

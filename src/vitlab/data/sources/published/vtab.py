@@ -1,6 +1,7 @@
 """VTAB-1k in its public folders: a folder per task, with lists of 800 + 200 training images and of the test set."""
 
 import dataclasses
+import os
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -159,7 +160,7 @@ def _read_list(path: Path, file: str) -> tuple[list[str], list[int]]:
         labels.append(int(label[0]))
     if not names:
         raise DataError(f"{path / file} names no images.")
-    if not (path / names[0]).exists() and (path / "images" / names[0]).exists():
+    if not os.path.exists(path / names[0]) and os.path.exists(path / "images" / names[0]):  # noqa: PTH110
         names = [f"images/{name}" for name in names]
     return names, labels
 

@@ -3,6 +3,7 @@
 import gzip
 import pickle
 import struct
+import tracemalloc
 from pathlib import Path
 from typing import Any
 
@@ -121,3 +122,18 @@ def test_train_alone(tmp_path: Path) -> None:
     dataset = open_data(tmp_path / "m", val_fraction=0.2)
     assert list(dataset.splits) == ["train", "val"]
     assert any("no test part" in note for note in dataset.notes)
+
+
+@pytest.mark.parametrize("claimed", [10, 2**32 - 1])
+def test_a_gzip_that_inflates_beyond_what_it_says_or_reason(tmp_path: Path, claimed: int) -> None:
+    """64 MiB of zeros in 64 kB, of which no more is inflated than the header tells."""
+    write(tmp_path / "m", ".gz")
+    path = tmp_path / "m" / "train-labels-idx1-ubyte.gz"
+    path.write_bytes(gzip.compress(struct.pack(">HBBI", 0, 8, 1, claimed) + bytes(1 << 26), 9))
+    tracemalloc.start()
+    try:
+        with pytest.raises(DataError, match=r"train-labels-idx1-ubyte\.gz is damaged: .*its header tells"):
+            open_data(tmp_path / "m")
+        assert tracemalloc.get_traced_memory()[1] < 10**7
+    finally:
+        tracemalloc.stop()

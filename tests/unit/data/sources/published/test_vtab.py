@@ -57,6 +57,14 @@ def test_a_task_is_read(tmp_path: Path) -> None:
     assert any("train800.txt names 12 images, not 800" in note for note in dataset.notes)
 
 
+def test_a_name_that_no_disk_can_have(tmp_path: Path) -> None:
+    folder = make_task(tmp_path, "kitti", 4)
+    (folder / "train800val200.txt").unlink()
+    (folder / "train800.txt").write_text(f"{'x' * 5000} 0\n")
+    with pytest.raises(DataError, match="1 of the 1 images that .* names is not"):
+        open_data(str(folder))
+
+
 def test_paths_may_start_below_images(tmp_path: Path) -> None:
     folder = make_task(tmp_path, "kitti", 4)
     expected = open_data(str(folder)).fingerprint
