@@ -30,6 +30,34 @@ else:
     given = from_dict(Recipe, json.loads(recipe.read_text()), where="test")
     ended = session.train(given, folder, device="cpu", show=False)
 """
+# A collective of the first process ends while its interpreter does, since the other one comes a second late: gloo's
+# thread then lets go of a tensor in the last moment in which it could still ask for the interpreter.
+LATE = """
+import atexit, os, sys, time
+import torch
+import torch.distributed as dist
+from torch.distributed.fsdp import fully_shard
+from vitlab.training.distribution import join
+
+def busy():
+    end = time.monotonic() + 2
+    while time.monotonic() < end:
+        pass
+
+sys.setswitchinterval(100)
+atexit.register(busy)
+with join("cpu") as world:
+    layer = fully_shard(torch.nn.Linear(8, 8))
+    layer(torch.ones(4, 8)).sum().backward()
+    for parameter in layer.parameters():
+        parameter.grad.mul_(2)
+del layer, parameter
+values = torch.ones(8)
+time.sleep(world.rank)
+dist.all_reduce(values, async_op=world.first)
+if not world.first:
+    os._exit(0)
+"""
 AT_A_STEP = """
 import os, signal, sys
 from vitlab.training.step import Stepper
@@ -49,7 +77,7 @@ def launch(
 ) -> CompletedProcess[str]:
     """A run by two processes, or one gone on with, and code around it."""
     script, file = folder.parent / "launched.py", folder.parent / ("resume" if recipe is None else "given.json")
-    script.write_text(before + SCRIPT + after)
+    script.write_text(processes.LOOK_BEHIND + before + SCRIPT + after)
     if recipe is not None:
         file.write_text(json.dumps(to_dict(recipe)))
     run = processes.torchrun if launcher else processes.forked
@@ -181,3 +209,9 @@ def test_a_signal_to_one_process_is_the_status_of_both(exact: Recipe, tmp_path: 
     run = launch(tmp_path / "run", exact, before=told, after=said)
     assert run.returncode == 0, run.stderr[-3000:]
     assert run.stdout.count("status 143") == 2
+
+
+def test_gloos_threads_end_before_the_interpreter_does(tmp_path: Path) -> None:
+    (tmp_path / "late.py").write_text(LATE)
+    run = processes.forked(tmp_path / "late.py")
+    assert run.returncode == 0, run.stderr[-3000:]
