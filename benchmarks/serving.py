@@ -20,18 +20,13 @@ import argparse
 import asyncio
 import contextlib
 import io
-import json
 import math
 import os
 import random
-import signal
-import socket
 import statistics
-import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -41,6 +36,7 @@ sys.path.insert(0, str(Path(__file__).parent))
 import torch
 from PIL import Image
 
+from requesting import ask, make_requests, running, until_ready
 from serving_peers import BATCH, PEERS, TOP, WAIT
 from timing import interleave, machine
 from vitlab import api
@@ -50,70 +46,13 @@ SERVICES = ["vitlab", *PEERS]
 QUIET, PATIENCE = 0.05, 8  # the share of the machine that others may take, and how often a load is measured for it
 
 
-@contextlib.contextmanager
-def running(name: str, source: str, threads: int) -> Iterator[tuple[int, int]]:
-    """The service in a session of its own: its port, and the session's number."""
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    script = Path(__file__).with_name("serving_peers.py")
-    command = [sys.executable, str(script), name, source, str(port), str(threads)]
+def command_of(name: str, source: str, threads: int) -> list[str]:
+    """What starts a service, but for its port."""
     if name == "vitlab":
-        options = {"model": source, "port": port, "threads": threads, "max-batch": BATCH, "max-wait-ms": 1000 * WAIT}
+        options = {"model": source, "threads": threads, "max-batch": BATCH, "max-wait-ms": 1000 * WAIT}
         given = (text for option, value in options.items() for text in (f"--{option}", str(value)))
-        command = [sys.executable, "-m", "vitlab", "serve", *given]
-    environment = os.environ | {"OMP_NUM_THREADS": str(threads)}
-    process = subprocess.Popen(command, env=environment, start_new_session=True, stdout=subprocess.DEVNULL)
-    try:
-        yield port, process.pid
-    finally:
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(process.pid, signal.SIGTERM)
-        try:
-            process.wait(15)
-        except subprocess.TimeoutExpired:
-            with contextlib.suppress(ProcessLookupError):
-                os.killpg(process.pid, signal.SIGKILL)
-            process.wait()
-
-
-def make_requests(num: int) -> list[bytes]:
-    """Whole HTTP requests, each with a photo as a form's file."""
-    from loading import make_photos
-
-    requests: list[bytes] = []
-    with tempfile.TemporaryDirectory() as folder:
-        for path in make_photos(Path(folder), num):
-            part = b'--xyz\r\nContent-Disposition: form-data; name="images"; filename="a.jpg"\r\n'
-            body = part + b"Content-Type: image/jpeg\r\n\r\n" + path.read_bytes() + b"\r\n--xyz--\r\n"
-            head = "POST /v1/predict HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Type: multipart/form-data; boundary=xyz\r\n"
-            requests.append(f"{head}Content-Length: {len(body)}\r\n\r\n".encode() + body)
-    return requests
-
-
-async def ask(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, request: bytes) -> bytes:
-    """One request and the body of its answer."""
-    writer.write(request)
-    await writer.drain()
-    head = (await reader.readuntil(b"\r\n\r\n")).lower()
-    assert head.startswith(b"http/1.1 200"), head
-    length = int(head.split(b"content-length:", 1)[1].split(b"\r\n", 1)[0])
-    return await reader.readexactly(length)
-
-
-async def until_ready(port: int, request: bytes) -> None:
-    end = time.monotonic() + 600  # compilation
-    while True:
-        try:
-            reader, writer = await asyncio.open_connection("127.0.0.1", port)
-            answer = json.loads(await ask(reader, writer, request))
-            writer.close()
-            assert len(answer.get("classes") or answer["predictions"][0]["classes"]) == TOP
-            return
-        except (OSError, AssertionError, asyncio.IncompleteReadError):
-            if time.monotonic() > end:
-                raise
-            await asyncio.sleep(0.1)
+        return [sys.executable, "-m", "vitlab", "serve", *given, "--port"]
+    return [sys.executable, str(Path(__file__).with_name("serving_peers.py")), name, source, str(threads)]
 
 
 @dataclass(frozen=True)
@@ -182,7 +121,7 @@ async def measure(service: tuple[int, int], clients: int, seconds: float, reques
 async def measure_all(
     service: tuple[int, int], loads: list[int], seconds: float, requests: list[bytes]
 ) -> dict[int, Load]:
-    await until_ready(service[0], requests[0])
+    await until_ready(service[0], requests[0], TOP)
     await measure(service, max(loads), min(1.0, seconds), requests)  # what is slow only once
     found: dict[int, Load] = {}
     for clients in loads:
@@ -249,7 +188,7 @@ def main() -> None:
         for _ in range(given.rounds):
             shuffle(order)
             for name in order:
-                with running(name, source, given.threads) as service:
+                with running(command_of(name, source, given.threads), given.threads) as service:
                     for load, seen in asyncio.run(measure_all(service, given.loads, given.seconds, requests)).items():
                         found[name][load].append(seen)
                         times = f"{seen.lr:.1f}/s, p50 {1000 * seen.p50:.0f} ms, p99 {1000 * seen.p99:.0f} ms"
