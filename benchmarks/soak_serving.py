@@ -22,6 +22,7 @@ SAMPLE = 5.0  # seconds between two looks at the memory
 WARM = 1 / 6  # of the time, before the slope of the memory counts
 SLOW = 20.0  # seconds over which a slow body comes, more than the service waits
 HEAD = "POST /v1/predict HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Length: {}\r\n\r\n"
+HELD = "held on to"
 HOSTILE = ("noise", "file", "head", "truncated", "slow")
 REUSED = 3.0  # seconds for which a connection is kept; the service closes one after 5
 Connection = tuple[float, asyncio.StreamReader, asyncio.StreamWriter]  # and when it was last used
@@ -63,36 +64,43 @@ async def good(port: int, request: bytes, free: list[Connection], seen: Seen) ->
         seen.lost[str(error).split("\\r\\n")[0][:80] or type(error).__name__] += 1
 
 
-async def hostile(port: int, kind: str, files: list[bytes], draw: random.Random, seen: Seen) -> None:
+def hostile_parts(kind: str, file: bytes, draw: random.Random) -> list[bytes]:
+    """What a hostile client sends, two parts per second."""
+    if kind == "noise":
+        return [draw.randbytes(draw.randrange(1, 20_000)) + b"\r\n\r\n"]
+    if kind == "file":
+        return [HEAD.format(len(file)).encode() + file]
+    if kind == "head":
+        return [b"GET / HTTP/1.1\r\nHost: 127.0.0.1\r\nX-Long: " + b"x" * 100_000 + b"\r\n\r\n"]
+    if kind == "truncated":
+        return [HEAD.format(len(file) + 1000).encode() + file]
+    return [HEAD.format(1000).encode(), *[b"x"] * int(2 * SLOW)]
+
+
+async def hostile(port: int, kind: str, file: bytes, draw: random.Random, seen: Seen) -> None:
     """One request that nobody in their right mind sends, which is to be answered or cut off, not held on to."""
-    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    became = "cut off"
     try:
         async with asyncio.timeout(PATIENCE):
-            with contextlib.suppress(ConnectionError):
-                file = draw.choice(files)
-                if kind == "noise":
-                    writer.write(draw.randbytes(draw.randrange(1, 20_000)) + b"\r\n\r\n")
-                elif kind == "file":
-                    writer.write(HEAD.format(len(file)).encode() + file)
-                elif kind == "head":
-                    writer.write(b"GET / HTTP/1.1\r\nHost: 127.0.0.1\r\nX-Long: " + b"x" * 100_000 + b"\r\n\r\n")
-                elif kind == "truncated":
-                    writer.write(HEAD.format(len(file) + 1000).encode() + file)
+            reader, writer = await asyncio.open_connection("127.0.0.1", port)
+            answer = asyncio.create_task(reader.read(65_536))
+            try:
+                for part in hostile_parts(kind, file, draw):
+                    writer.write(part)
+                    await asyncio.wait([answer], timeout=0.5)
+                    if answer.done():
+                        break
+                if kind == "truncated":
                     writer.write_eof()
-                else:
-                    writer.write(HEAD.format(1000).encode())
-                    for _ in range(int(SLOW * 2)):
-                        writer.write(b"x")
-                        await asyncio.sleep(0.5)
-                await writer.drain()
-                answer = await reader.read(65_536)
-                seen.hostile[f"{kind}: {answer[9:12].decode('ascii', 'replace') or 'closed'}"] += 1
-                return
-            seen.hostile[f"{kind}: closed"] += 1
+                became = (await answer)[9:12].decode("ascii", "replace") or became
+            finally:
+                answer.cancel()
+                writer.close()
     except TimeoutError:
-        seen.hostile[f"{kind}: held on to"] += 1
-    finally:
-        writer.close()
+        became = HELD
+    except OSError:
+        pass
+    seen.hostile[f"{kind}: {became}"] += 1
 
 
 async def load(service: tuple[int, int], given: argparse.Namespace, say: Callable[[str], None]) -> Seen:
@@ -117,7 +125,7 @@ async def load(service: tuple[int, int], given: argparse.Namespace, say: Callabl
             continue
         arrival += draw.expovariate(given.rate)
         if draw.random() < given.hostile:
-            sent = hostile(port, draw.choice(HOSTILE), files, random.Random(draw.random()), seen)
+            sent = hostile(port, draw.choice(HOSTILE), draw.choice(files), random.Random(draw.random()), seen)
         else:
             sent = good(port, draw.choice(requests), free, seen)
         task = asyncio.create_task(sent)
@@ -149,9 +157,9 @@ def serve(given: argparse.Namespace, folder: Path, say: Callable[[str], None]) -
     waits = sorted(seen.waits)
     return {
         "answered": len(waits),
-        "lost": seen.lost.total() + sum(num for name, num in seen.hostile.items() if name.endswith("held on to")),
+        "lost": seen.lost.total() + sum(num for name, num in seen.hostile.items() if name.endswith(HELD)),
         "why": dict(seen.lost),
-        "hostile": dict(sorted(seen.hostile.items())),
+        "answers to hostile": dict(sorted(seen.hostile.items())),
         "p50 ms": round(1000 * statistics.median(waits), 1),
         "p99 ms": round(1000 * waits[int(0.99 * len(waits))], 1),
         "longest ms": round(1000 * waits[-1], 1),

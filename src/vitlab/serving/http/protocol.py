@@ -59,7 +59,7 @@ class LimitedProtocol(asyncio.Protocol):
             return
         before = self.cycle
         super().data_received(data)
-        if self.transport.is_closing() or self.cycle is not before:
+        if self._refused or self.transport.is_closing() or self.cycle is not before:
             self._end_head()
         elif self.cycle is None or self.cycle.response_complete:
             self._head_bytes += len(data)
