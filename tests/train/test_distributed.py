@@ -1,7 +1,11 @@
 """Two gloo processes against one: the same run, however it is divided."""
 
 import json
+import os
 import re
+import socket
+import subprocess
+import sys
 from pathlib import Path
 from subprocess import CompletedProcess
 
@@ -31,7 +35,7 @@ else:
     ended = session.train(given, folder, device="cpu", show=False)
 """
 # A collective of the first process ends while its interpreter does, since the other one comes a second late: gloo's
-# thread then lets go of a tensor in the last moment in which it could still ask for the interpreter.
+# thread asks for the interpreter in its last two seconds, to let go of a tensor, and would get it when it is no more.
 LATE = """
 import atexit, os, sys, time
 import torch
@@ -46,6 +50,7 @@ def busy():
 
 sys.setswitchinterval(100)
 atexit.register(busy)
+os.environ["RANK"] = "0" if os.fork() else "1"
 with join("cpu") as world:
     layer = fully_shard(torch.nn.Linear(8, 8))
     layer(torch.ones(4, 8)).sum().backward()
@@ -212,6 +217,14 @@ def test_a_signal_to_one_process_is_the_status_of_both(exact: Recipe, tmp_path: 
 
 
 def test_gloos_threads_end_before_the_interpreter_does(tmp_path: Path) -> None:
-    (tmp_path / "late.py").write_text(LATE)
-    run = processes.forked(tmp_path / "late.py")
+    """In a process that forks once, not under the server of the other tests, whose end is another one's."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = str(free.getsockname()[1])
+    script = tmp_path / "late.py"
+    script.write_text(LATE)
+    environment = {**os.environ, "WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
+    run = subprocess.run(
+        [sys.executable, script], env=environment, capture_output=True, text=True, check=False, timeout=120
+    )
     assert run.returncode == 0, run.stderr[-3000:]
