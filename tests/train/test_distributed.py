@@ -216,6 +216,28 @@ def test_a_signal_to_one_process_is_the_status_of_both(exact: Recipe, tmp_path: 
     assert run.stdout.count("status 143") == 2
 
 
+def test_the_others_wait_for_what_the_first_process_does_alone(tmp_path: Path) -> None:
+    """Twice, for its turns are counted; also where what it does fails."""
+    waiting = (
+        "import os, sys, time\nfrom pathlib import Path\nfrom vitlab.training.distribution import first_alone, join\n"
+        "done = Path(sys.argv[1])\n"
+        "with join('cpu') as world:\n"
+        "    for turn in ('1', '2'):\n"
+        "        try:\n"
+        "            with first_alone(world) as own:\n"
+        "                if own:\n"
+        "                    time.sleep(0.5)\n"
+        "                    (done / turn).touch()\n"
+        "                    raise KeyError\n"
+        "        except KeyError:\n"
+        "            pass\n"
+        "        assert (done / turn).exists()\n"
+    )
+    (tmp_path / "waiting.py").write_text(processes.LOOK_BEHIND + waiting)
+    run = processes.forked(tmp_path / "waiting.py", tmp_path)
+    assert run.returncode == 0, run.stderr[-3000:]
+
+
 def test_gloos_threads_end_before_the_interpreter_does(tmp_path: Path) -> None:
     """In a process that forks once, not under the server of the other tests, whose end is another one's."""
     with socket.socket() as free:

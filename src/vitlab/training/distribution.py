@@ -180,7 +180,7 @@ def mean_over(world: World, values: Tensor) -> Tensor:
 
 
 def count_of(world: World, numbers: Collection[int], num: int) -> int:
-    """How many of the numbers below `num` any process has; without objects, after which gloo may abort at exit."""
+    """How many of the numbers below `num` any process has."""
     found = torch.zeros(num, dtype=torch.uint8, device=world.device)
     found[list(numbers)] = 1
     if world.size > 1:
