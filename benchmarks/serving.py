@@ -24,18 +24,13 @@ import argparse
 import asyncio
 import contextlib
 import io
-import json
 import math
 import os
 import random
-import signal
-import socket
 import statistics
-import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -45,6 +40,7 @@ sys.path.insert(0, str(Path(__file__).parent))
 import torch
 from PIL import Image
 
+from requesting import ask, make_request, make_requests, running, until_ready
 from serving_peers import BATCH, PEERS, TOP, WAIT
 from timing import interleave, machine
 from vitlab import api
@@ -55,80 +51,20 @@ SERVICES = ["vitlab", *PEERS]
 QUIET, PATIENCE = 0.05, 8  # the share of the machine that others may take, and how often a load is measured for it
 
 
-@contextlib.contextmanager
-def running(name: str, source: str, threads: int) -> Iterator[tuple[int, int]]:
-    """The service in a session of its own: its port, and the session's number."""
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    script = Path(__file__).with_name("serving_peers.py")
-    command = [sys.executable, str(script), name, source, str(port), str(threads)]
+def command_of(name: str, source: str, threads: int) -> list[str]:
+    """What starts a service, but for its port."""
     if name == "vitlab":
-        options = {"model": source, "port": port, "threads": threads, "max-batch": BATCH, "max-wait-ms": 1000 * WAIT}
+        options = {"model": source, "threads": threads, "max-batch": BATCH, "max-wait-ms": 1000 * WAIT}
         given = (text for option, value in options.items() for text in (f"--{option}", str(value)))
-        command = [sys.executable, "-m", "vitlab", "serve", *given]
-    environment = os.environ | {"OMP_NUM_THREADS": str(threads)}
-    process = subprocess.Popen(command, env=environment, start_new_session=True, stdout=subprocess.DEVNULL)
-    try:
-        yield port, process.pid
-    finally:
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(process.pid, signal.SIGTERM)
-        try:
-            process.wait(15)
-        except subprocess.TimeoutExpired:
-            with contextlib.suppress(ProcessLookupError):
-                os.killpg(process.pid, signal.SIGKILL)
-            process.wait()
-
-
-def make_requests(num: int) -> list[bytes]:
-    """Whole HTTP requests, each with a photo as a form's file."""
-    from loading import make_photos
-
-    with tempfile.TemporaryDirectory() as folder:
-        return [make_request(path.read_bytes()) for path in make_photos(Path(folder), num)]
-
-
-def make_request(*images: bytes) -> bytes:
-    part = (
-        b'--xyz\r\nContent-Disposition: form-data; name="images"; filename="a.jpg"\r\nContent-Type: image/jpeg\r\n\r\n'
-    )
-    body = b"".join(part + image + b"\r\n" for image in images) + b"--xyz--\r\n"
-    head = "POST /v1/predict HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Type: multipart/form-data; boundary=xyz\r\n"
-    return f"{head}Content-Length: {len(body)}\r\n\r\n".encode() + body
-
-
-async def ask(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, request: bytes) -> bytes:
-    """One request and the body of its answer."""
-    writer.write(request)
-    await writer.drain()
-    head = (await reader.readuntil(b"\r\n\r\n")).lower()
-    assert head.startswith(b"http/1.1 200"), head
-    length = int(head.split(b"content-length:", 1)[1].split(b"\r\n", 1)[0])
-    return await reader.readexactly(length)
-
-
-async def until_ready(port: int, request: bytes) -> None:
-    end = time.monotonic() + 600  # compilation
-    while True:
-        try:
-            reader, writer = await asyncio.open_connection("127.0.0.1", port)
-            answer = json.loads(await ask(reader, writer, request))
-            writer.close()
-            assert len(answer.get("classes") or answer["predictions"][0]["classes"]) == TOP
-            return
-        except (OSError, AssertionError, asyncio.IncompleteReadError):
-            if time.monotonic() > end:
-                raise
-            await asyncio.sleep(0.1)
+        return [sys.executable, "-m", "vitlab", "serve", *given, "--port"]
+    return [sys.executable, str(Path(__file__).with_name("serving_peers.py")), name, source, str(threads)]
 
 
 @dataclass(frozen=True)
 class Load:
     """What so many clients saw."""
 
-    lr: float  # answers per second
+    rate: float  # answers per second
     p50: float
     p99: float
     used: float  # processor seconds per request, of all processes of the service
@@ -190,7 +126,7 @@ async def measure(service: tuple[int, int], clients: int, seconds: float, reques
 async def measure_all(
     service: tuple[int, int], loads: list[int], seconds: float, requests: list[bytes]
 ) -> dict[int, Load]:
-    await until_ready(service[0], requests[0])
+    await until_ready(service[0], requests[0], TOP)
     await measure(service, max(loads), min(1.0, seconds), requests)  # what is slow only once
     found: dict[int, Load] = {}
     for clients in loads:
@@ -217,7 +153,7 @@ async def beside_backlog(port: int, backlog_of: tuple[int, int], photo: bytes) -
         writer.close()
         return status, time.perf_counter() - start
 
-    await until_ready(port, photo)
+    await until_ready(port, photo, TOP)
     alone = statistics.median([(await send(photo, "127.0.0.2"))[1] for _ in range(9)])
     backlog = asyncio.gather(*(send(large, "127.0.0.1") for _ in range(num)))
     await asyncio.sleep(0.5)
@@ -285,7 +221,7 @@ def main() -> None:
         model.labels = tuple(f"class {index}" for index in range(model.config.num_classes))
         api.save(model, source)
         if given.backlog is not None:
-            with running("vitlab", source, given.threads) as (port, _):
+            with running(command_of("vitlab", source, given.threads), given.threads) as (port, _):
                 asyncio.run(beside_backlog(port, given.backlog, requests[0]))
             return
         asyncio.run(until_quiet(os.getsid(0)))
@@ -294,10 +230,10 @@ def main() -> None:
         for _ in range(given.rounds):
             shuffle(order)
             for name in order:
-                with running(name, source, given.threads) as service:
+                with running(command_of(name, source, given.threads), given.threads) as service:
                     for load, seen in asyncio.run(measure_all(service, given.loads, given.seconds, requests)).items():
                         found[name][load].append(seen)
-                        times = f"{seen.lr:.1f}/s, p50 {1000 * seen.p50:.0f} ms, p99 {1000 * seen.p99:.0f} ms"
+                        times = f"{seen.rate:.1f}/s, p50 {1000 * seen.p50:.0f} ms, p99 {1000 * seen.p99:.0f} ms"
                         used = f"{1000 * seen.used:.1f} processor ms, others {seen.others:.0%}"
                         print(f"{name}, {load} clients: {times}, {used}", file=sys.stderr)
 
@@ -324,10 +260,10 @@ def report(found: dict[str, dict[int, list[Load]]], given: argparse.Namespace, a
     for load in given.loads:
         for name in given.services:
             rounds = found[name][load]
-            lr = spread([seen.lr for seen in rounds])
+            rate = spread([seen.rate for seen in rounds])
             p50, p99 = (spread([1000 * getattr(seen, field) for seen in rounds], 0) for field in ("p50", "p99"))
             used = statistics.median(1000 * seen.used for seen in rounds)
-            print(f"| {load} | {name} | {lr} | {p50} | {p99} | {used:.1f} |")
+            print(f"| {load} | {name} | {rate} | {p50} | {p99} | {used:.1f} |")
     if "vitlab" not in found:
         return
     ours = found["vitlab"]
@@ -335,7 +271,7 @@ def report(found: dict[str, dict[int, list[Load]]], given: argparse.Namespace, a
     for load in given.loads:
         for name in (name for name in given.services if name != "vitlab"):
             pairs = list(zip(ours[load], found[name][load], strict=True))
-            faster, waits = [a.lr / b.lr for a, b in pairs], [a.p99 / b.p99 for a, b in pairs]
+            faster, waits = [a.rate / b.rate for a, b in pairs], [a.p99 / b.p99 for a, b in pairs]
             print(f"{load} clients, {name}: {spread(faster, 2)}; {spread(waits, 2)}")
     if 1 in ours:
         p50 = statistics.median(seen.p50 for seen in ours[1])

@@ -1,6 +1,6 @@
 """The services that benchmarks/serving.py compares vitlab with, each started with a model's folder and a port.
 
-python benchmarks/serving_peers.py LitServe FOLDER PORT THREADS
+python benchmarks/serving_peers.py LitServe FOLDER THREADS PORT
 """
 
 import io
@@ -118,5 +118,6 @@ PEERS: dict[str, Callable[[str, int, int], None]] = {
 }
 
 if __name__ == "__main__":
-    torch.set_num_threads(int(sys.argv[4]))
-    PEERS[sys.argv[1]](sys.argv[2], int(sys.argv[3]), int(sys.argv[4]))
+    peer, source, threads, port = sys.argv[1:]
+    torch.set_num_threads(int(threads))
+    PEERS[peer](source, int(port), int(threads))

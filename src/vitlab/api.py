@@ -196,14 +196,22 @@ def _plan(folder: Path, data: str | None) -> "Plan":
 
 
 def _reported(outcome: "RunOutcome", device: str | None) -> "RunOutcome":
-    """The outcome of a run that ended, its report and card written by the first process; without one it is no worse."""
-    if outcome.reason != "signal" and os.environ.get("RANK", "0") == "0":
-        try:
-            renew_card(outcome.folder)
-            report(outcome.folder, device=device)
-        except Exception as error:  # noqa: BLE001  the run is done and its model is there
-            why = (str(error).splitlines() or [type(error).__name__])[0]
-            log.warning("The report of %s could not be made (%s); `vitlab report` tries again.", outcome.folder, why)
+    """The outcome of a run that ended, its report and card written by the first process; without one it is no worse.
+
+    The other processes wait for it, so that none of them can end the run before the report is written.
+    """
+    from vitlab.training.distribution import first_alone, join
+
+    with join(device) as world, first_alone(world) as own:
+        if own and outcome.reason != "signal":
+            try:
+                renew_card(outcome.folder)
+                report(outcome.folder, device=device)
+            except Exception as error:  # noqa: BLE001  the run is done and its model is there
+                why = (str(error).splitlines() or [type(error).__name__])[0]
+                log.warning(
+                    "The report of %s could not be made (%s); `vitlab report` tries again.", outcome.folder, why
+                )
     return outcome
 
 

@@ -1,7 +1,11 @@
 """Two gloo processes against one: the same run, however it is divided."""
 
 import json
+import os
 import re
+import socket
+import subprocess
+import sys
 from pathlib import Path
 from subprocess import CompletedProcess
 
@@ -30,6 +34,35 @@ else:
     given = from_dict(Recipe, json.loads(recipe.read_text()), where="test")
     ended = session.train(given, folder, device="cpu", show=False)
 """
+# A collective of the first process ends while its interpreter does, since the other one comes a second late: gloo's
+# thread asks for the interpreter in its last two seconds, to let go of a tensor, and would get it when it is no more.
+LATE = """
+import atexit, os, sys, time
+import torch
+import torch.distributed as dist
+from torch.distributed.fsdp import fully_shard
+from vitlab.training.distribution import join
+
+def busy():
+    end = time.monotonic() + 2
+    while time.monotonic() < end:
+        pass
+
+sys.setswitchinterval(100)
+atexit.register(busy)
+os.environ["RANK"] = "0" if os.fork() else "1"
+with join("cpu") as world:
+    layer = fully_shard(torch.nn.Linear(8, 8))
+    layer(torch.ones(4, 8)).sum().backward()
+    for parameter in layer.parameters():
+        parameter.grad.mul_(2)
+del layer, parameter
+values = torch.ones(8)
+time.sleep(world.rank)
+dist.all_reduce(values, async_op=world.first)
+if not world.first:
+    os._exit(0)
+"""
 AT_A_STEP = """
 import os, signal, sys
 from vitlab.training.step import Stepper
@@ -49,7 +82,7 @@ def launch(
 ) -> CompletedProcess[str]:
     """A run by two processes, or one gone on with, and code around it."""
     script, file = folder.parent / "launched.py", folder.parent / ("resume" if recipe is None else "given.json")
-    script.write_text(before + SCRIPT + after)
+    script.write_text(processes.LOOK_BEHIND + before + SCRIPT + after)
     if recipe is not None:
         file.write_text(json.dumps(to_dict(recipe)))
     run = processes.torchrun if launcher else processes.forked
@@ -181,3 +214,39 @@ def test_a_signal_to_one_process_is_the_status_of_both(exact: Recipe, tmp_path: 
     run = launch(tmp_path / "run", exact, before=told, after=said)
     assert run.returncode == 0, run.stderr[-3000:]
     assert run.stdout.count("status 143") == 2
+
+
+def test_the_others_wait_for_what_the_first_process_does_alone(tmp_path: Path) -> None:
+    """Twice, for its turns are counted; also where what it does fails."""
+    waiting = (
+        "import os, sys, time\nfrom pathlib import Path\nfrom vitlab.training.distribution import first_alone, join\n"
+        "done = Path(sys.argv[1])\n"
+        "with join('cpu') as world:\n"
+        "    for turn in ('1', '2'):\n"
+        "        try:\n"
+        "            with first_alone(world) as own:\n"
+        "                if own:\n"
+        "                    time.sleep(0.5)\n"
+        "                    (done / turn).touch()\n"
+        "                    raise KeyError\n"
+        "        except KeyError:\n"
+        "            pass\n"
+        "        assert (done / turn).exists()\n"
+    )
+    (tmp_path / "waiting.py").write_text(processes.LOOK_BEHIND + waiting)
+    run = processes.forked(tmp_path / "waiting.py", tmp_path)
+    assert run.returncode == 0, run.stderr[-3000:]
+
+
+def test_gloos_threads_end_before_the_interpreter_does(tmp_path: Path) -> None:
+    """In a process that forks once, not under the server of the other tests, whose end is another one's."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = str(free.getsockname()[1])
+    script = tmp_path / "late.py"
+    script.write_text(LATE)
+    environment = {**os.environ, "WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
+    run = subprocess.run(
+        [sys.executable, script], env=environment, capture_output=True, text=True, check=False, timeout=120
+    )
+    assert run.returncode == 0, run.stderr[-3000:]

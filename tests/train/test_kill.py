@@ -9,10 +9,9 @@ import time
 from pathlib import Path
 
 import pytest
-import torch
-from safetensors.torch import load_file
 
 from changing import changed
+from killing import differences, until_written
 from vitlab.core.config import to_dict
 from vitlab.training import session
 from vitlab.training.recipe import Recipe
@@ -47,9 +46,7 @@ def killed_until_done(folder: Path, recipe: Path, script: Path, kills: int, seed
             assert process.stdout is not None
             assert process.stdout.readline() == "ready\n"
             if attempt < kills:
-                before = set((folder / "checkpoints").glob("*")) if (folder / "checkpoints").exists() else set()
-                while process.poll() is None and before == set((folder / "checkpoints").glob("*")):
-                    time.sleep(0.001)  # until something is being written, a partial checkpoint at the earliest
+                until_written(folder, lambda process=process: process.poll() is not None)
                 time.sleep(rng.uniform(0, 0.15))
                 process.send_signal(signal.SIGKILL)
             errors = process.communicate()[1]
@@ -66,13 +63,7 @@ def check(recipe: Recipe, tmp_path: Path, kills: int, seed: int) -> None:
     file.write_text(json.dumps(to_dict(recipe)))
     session.train(recipe, whole, device="cpu", show=False)
     assert killed_until_done(broken, file, script, kills, seed) > 0
-    a, b = (load_file(folder / "model" / "model.safetensors") for folder in (whole, broken))
-    assert all(torch.equal(a[name], b[name]) for name in a)
-    lines = [
-        [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()] for folder in (whole, broken)
-    ]
-    timeless = [[{k: v for k, v in line.items() if "second" not in k} for line in run] for run in lines]
-    assert timeless[0] == timeless[1]
+    assert differences(whole, broken) == []
 
 
 @pytest.mark.parametrize("workers", [pytest.param(0, marks=pytest.mark.slow), 2])

@@ -19,7 +19,7 @@ from torch import Tensor
 from torch.distributed.checkpoint.format_utils import dcp_to_torch_save
 
 from changing import changed, lose_at
-from processes import torchrun
+from processes import LOOK_BEHIND, torchrun
 from short_runs import short_recipe, write_small_set
 from vitlab.core.config import to_dict
 from vitlab.training import session
@@ -81,7 +81,7 @@ def with_experts(source: Path) -> Recipe:
 def on_two(folder: Path, *jobs: Job) -> str:
     """What the processes said in the end; they may be killed by the last job only."""
     script, file = folder / "jobs.py", folder / "jobs.json"
-    script.write_text(JOBS)
+    script.write_text(LOOK_BEHIND + JOBS)
     given = [(str(run), None if recipe is None else to_dict(recipe), lost) for run, recipe, lost in jobs]
     file.write_text(json.dumps(given))
     ended = torchrun(script, file)

@@ -132,6 +132,12 @@ def test_what_is_sent_gets_an_answer(impatient: Live, name: str) -> None:
     assert len(found) <= 2
 
 
+def test_noise_longer_than_a_head_may_be_is_refused_once(impatient: Live, caplog: pytest.LogCaptureFixture) -> None:
+    ((status, _),) = impatient.say(bytes(range(256)) * 80)
+    assert status == 400
+    assert caplog.text == ""
+
+
 @pytest.mark.parametrize(
     "sent",
     [predict()[:-4], predict()[:10], b"P", predict(Content_Length=SIZE), predict(Content_Length=SIZE) + JPEG[:-1]],

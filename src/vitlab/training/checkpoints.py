@@ -255,7 +255,7 @@ def _device() -> torch.device:
 
 
 def _shared(value: Any) -> Any:
-    """The first process's value (one that JSON can say) in all; after sharing objects gloo may abort at exit."""
+    """The first process's value, one that JSON can say, in all."""
     if _alone():
         return value
     content = torch.tensor(list(json.dumps(value).encode()) if _first() else [], dtype=torch.uint8, device=_device())

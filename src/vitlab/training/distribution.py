@@ -3,7 +3,10 @@
 import atexit
 import contextlib
 import dataclasses
+import gc
+import itertools
 import os
+import time
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from datetime import timedelta
@@ -12,7 +15,7 @@ from typing import Literal, TypeAlias
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
-from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 from torch.nn.parallel import DistributedDataParallel
 
@@ -22,6 +25,8 @@ from vitlab.training.experts import expert_layers, shard_experts
 from vitlab.training.learner import Learner
 
 How: TypeAlias = Literal["replicate", "shard", "experts"]
+LOOK_EVERY = 0.1  # seconds between looks at whether the first process is done
+_turns = itertools.count()  # of the first process alone; all processes count the same
 
 
 @dataclass(frozen=True)
@@ -54,8 +59,43 @@ def join(device: str | None = None) -> Iterator[World]:
         return
     if not dist.is_initialized():
         dist.init_process_group("nccl" if where.type == "cuda" else "gloo", timeout=timedelta(minutes=10))
-        atexit.register(dist.destroy_process_group)
+        atexit.register(_leave)
     yield World(dist.get_rank(), size, where)
+
+
+def _leave() -> None:
+    """Destroy the group and end its threads while Python still runs.
+
+    A thread of gloo's that lets go of a tensor when the interpreter ends aborts the process (pytorch issue
+    190489). These threads end with the last reference to their group. Meshes hold references, and torch's caches of
+    sharded operations hold meshes.
+    """
+    if dist.is_initialized():
+        dist.destroy_process_group()
+    for mesh in [kept for kept in gc.get_objects() if type(kept) is DeviceMesh]:
+        getattr(mesh, "_pg_registry", {}).clear()
+    gc.collect()
+
+
+@contextlib.contextmanager
+def first_alone(world: World) -> Iterator[bool]:
+    """Whether this process is the first, which does what follows while the others wait, however long it takes.
+
+    They look into the store where all processes met: a collective would end with the group's timeout, and could not be
+    interrupted.
+    """
+    if world.size == 1:
+        yield True
+        return
+    store, key = dist.distributed_c10d._get_default_store(), f"vitlab/alone/{next(_turns)}"
+    try:
+        yield world.first
+    finally:
+        if world.first:
+            store.set(key, "done")
+    with contextlib.suppress(dist.DistError):  # the first process is gone, and the store with it
+        while not store.check([key]):
+            time.sleep(LOOK_EVERY)
 
 
 def resolve_strategy(
@@ -140,7 +180,7 @@ def mean_over(world: World, values: Tensor) -> Tensor:
 
 
 def count_of(world: World, numbers: Collection[int], num: int) -> int:
-    """How many of the numbers below `num` any process has; without objects, after which gloo may abort at exit."""
+    """How many of the numbers below `num` any process has."""
     found = torch.zeros(num, dtype=torch.uint8, device=world.device)
     found[list(numbers)] = 1
     if world.size > 1:
