@@ -41,7 +41,7 @@ fmt: .venv/.dev ## format, and repair what the linter can
 bench: .venv/.dev ## every benchmark in turn
 	@set -e; for script in benchmarks/*.py; do \
 	    case "$$script" in *_peers.py|*/soak.py) continue;; esac; \
-	    grep -q __main__ "$$script" || continue; \
+	    grep -q '^if __name__' "$$script" || continue; \
 	    echo "== $$script"; $(PY) "$$script"; \
 	done
 

@@ -255,12 +255,7 @@ def finetune(
         given, model = model, "given"
     source = _source(model, "model")
     permit(task, data)
-    if freeze not in ("none", "backbone"):
-        raise Error(f"freeze must be none or backbone, not {freeze!r}.")
-    if steps is not None and epochs is not None:
-        raise Error("Give steps or epochs, not both.")
-    if epochs is not None and not 0 < epochs < math.inf:
-        raise Error(f"epochs must be above 0, not {epochs}.")
+    _check_finetuning(freeze, steps, epochs)
     draft = finetune_recipe(  # so that nonsense is refused before anything is read
         data,
         source,
@@ -292,17 +287,22 @@ def finetune(
         batch_size=batch_size,
         image_size=image_size,
     )
-    parts = dataclasses.replace(recipe.model, train_only="head" if freeze == "backbone" else "all", lora=lora)
-    recipe = dataclasses.replace(
-        recipe,
-        model=parts,
-        data=dataclasses.replace(recipe.data, balanced=balanced),
-        augmentation=varied(recipe.augmentation, augment),
-        patience=patience,
-        seed=seed,
-        task=draft.task,
-    )
+    parts = {
+        "model": dataclasses.replace(recipe.model, train_only="head" if freeze == "backbone" else "all", lora=lora),
+        "data": dataclasses.replace(recipe.data, balanced=balanced),
+        "augmentation": varied(recipe.augmentation, augment),
+    }
+    recipe = dataclasses.replace(recipe, **parts, patience=patience, seed=seed, task=draft.task)
     return train(adjust(recipe) if adjust else recipe, model=given, out=out, device=device, show=show)
+
+
+def _check_finetuning(freeze: str, steps: int | None, epochs: float | None) -> None:
+    if freeze not in ("none", "backbone"):
+        raise Error(f"freeze must be none or backbone, not {freeze!r}.")
+    if steps is not None and epochs is not None:
+        raise Error("Give steps or epochs, not both.")
+    if epochs is not None and not 0 < epochs < math.inf:
+        raise Error(f"epochs must be above 0, not {epochs}.")
 
 
 def _config_of(model: "Model | nn.Module", image_size: int | None) -> Any:

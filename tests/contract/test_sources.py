@@ -282,8 +282,8 @@ def look(dataset: DataSet) -> None:
 def test_it_reads_what_it_recognises(name: str, tmp_path: Path) -> None:
     path, _ = MAKERS[name](tmp_path / "one", LABELS)
     source = SOURCES.find(name)
-    assert name in EMBEDDED or source.recognises(path)
-    assert not source.recognises(tmp_path / "nothing")
+    assert name in EMBEDDED or source.recognizes(path)
+    assert not source.recognizes(tmp_path / "nothing")
     dataset = read(name, path)
     assert dataset.splits
     assert set(dataset.splits) <= {"train", "val", "test"}

@@ -467,6 +467,6 @@ def test_what_an_architectures_name_tells(name: str) -> None:
 @pytest.mark.parametrize("name", OTHERS)
 def test_other_models_of_timm_are_refused(name: str) -> None:
     _, location = as_published(name)
-    assert Timm().recognises(location)
+    assert Timm().recognizes(location)
     with pytest.raises(CheckpointError, match="plain ViT"):
         Timm().read(location, {})

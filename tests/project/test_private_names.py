@@ -62,6 +62,18 @@ USED = [
         "the program keeps its conditions, and the check after the export tells",
     ),
     Private(
+        "_get_default_store",
+        "torch.distributed.distributed_c10d:_get_default_store",
+        "torch 2.13",
+        "the processes of a run do not wait for the first one's report",
+    ),
+    Private(
+        "_pg_registry",
+        "torch.distributed.device_mesh:DeviceMesh.__annotations__",
+        "torch 2.13; an attribute of meshes",
+        "gloo's threads may be there when the interpreter ends, and then abort the process",
+    ),
+    Private(
         "_pos_embed",
         "timm.models.vision_transformer:VisionTransformer._pos_embed",
         "timm 1.0.30",
@@ -122,6 +134,9 @@ def test_what_is_installed_still_has_it(item: Private) -> None:
         program = torch.export.export(nn.Linear(2, 2), (torch.zeros(1, 2),))
         assert isinstance(getattr(program, item.name, None), list), f"gone; now: {item.without}"
         return
+    if "meshes" in item.seen:
+        assert item.name in torch.distributed.device_mesh.DeviceMesh.__annotations__, f"gone; now: {item.without}"
+        return
     for name in path.split("."):
         assert hasattr(value, name), f"{item.attribute} was seen in {item.seen} and is gone; now: {item.without}"
         value = getattr(value, name)
@@ -171,6 +186,22 @@ def test_without_ddps_list_experts_are_not_spread(monkeypatch: pytest.MonkeyPatc
     monkeypatch.delattr(DistributedDataParallel, "_set_params_and_buffers_to_ignore_for_model")
     with pytest.raises(ConfigError, match="cannot spread experts: use --strategy replicate or shard"):
         distribution._leave_out(nn.Linear(2, 2), ["weight"])
+
+
+def test_without_the_store_nobody_waits(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delattr(torch.distributed.distributed_c10d, "_get_default_store")
+    with distribution.first_alone(distribution.World(1, 2, torch.device("cpu"))) as first:
+        assert not first
+
+
+def test_without_its_registry_a_mesh_is_left_as_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Mesh:
+        pass
+
+    mesh = Mesh()
+    monkeypatch.setattr(distribution, "DeviceMesh", Mesh)
+    distribution._leave()
+    assert vars(mesh) == {}
 
 
 def test_without_guards_a_program_keeps_them() -> None:

@@ -28,7 +28,7 @@ def key(*parts: int | str) -> int:
 
 
 def uniform(key: int | Tensor, counters: Ints, draw: int | Ints = 0) -> Ints:
-    """Numbers in [0, 1) with 24 bits, one a counter; `draw` tells several numbers of one counter apart.
+    """Numbers in [0, 1) with 24 bits, one per counter; `draw` tells several numbers of one counter apart.
 
     `draw` may be an array that broadcasts against the counters, so that many numbers cost one pass.
     """

@@ -123,7 +123,7 @@ def _by_path(path: Path) -> DataSet:
     if not os.path.exists(path) and not ("{" in path.name and _recognizes(shards.SOURCE, path)):  # noqa: PTH110
         raise _nothing_there(path)
     try:
-        source = next((published for published in _published() if published.recognises(path)), None) or _general(path)
+        source = next((published for published in _published() if published.recognizes(path)), None) or _general(path)
     except OSError as error:
         raise DataError(f"Cannot read {path}: {error.strerror or error}.") from error
     if isinstance(source, Published):
@@ -142,7 +142,7 @@ def _by_path(path: Path) -> DataSet:
 
 def _general(path: Path) -> Source | None:
     """The form of a path; class folders of images go before what may be a stray file beside them."""
-    found = [source for source in _forms() if source.recognises(path)]
+    found = [source for source in _forms() if source.recognizes(path)]
     if len(found) > 1:  # a folder, for a file has one form
         sure = next((source for source in found if source.certain(path)), None)
         return sure or (folder.SOURCE if folder.has_classes(path) else found[0])
@@ -152,7 +152,7 @@ def _general(path: Path) -> Source | None:
 def _recognizes(source: Source, path: Path) -> bool:
     """Whether a source takes a path that nobody named, which may be closed to us."""
     try:
-        return source.recognises(path)
+        return source.recognizes(path)
     except (OSError, DataError):
         return False
 
@@ -207,7 +207,7 @@ def _places() -> Iterator[Path]:
 def _candidates(source: Published, place: Path) -> Iterator[Path]:
     """Where below a place a published set may be: in the folder of its archive, there or in a folder of its name."""
     for base in (*_called(source, place), place):
-        if base != place or not source.told_by_name or _plain(place.name) in _known_as(source):
+        if base != place or not source.known_by_name or _plain(place.name) in _known_as(source):
             yield base
         yield from _inside(source, base, known=False)
 
@@ -225,7 +225,7 @@ def _called(source: Published, place: Path) -> list[Path]:
 
 
 def _inside(source: Published, path: Path, *, known: bool = True) -> Iterator[Path]:
-    """The folders of a published set that are inside a path; with `known`, those that it recognises."""
+    """The folders of a published set that are inside a path; with `known`, those that it recognizes."""
     here = f"{path.absolute().name}/"  # MNIST/raw is inside MNIST too
     for name in dict.fromkeys((*source.folders, *(name.removeprefix(here) for name in source.folders))):
         if os.path.isdir(path / name) and (not known or _recognizes(source, path / name)):  # noqa: PTH112  never raises

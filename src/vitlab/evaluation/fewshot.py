@@ -82,7 +82,7 @@ def fewshot(
     device: torch.device | str = "cpu",
     progress: Progress | None = None,
 ) -> Outcome:
-    """Mean and spread over the seeds for each number of shots; of several l2 one a number of shots is kept.
+    """Mean and spread over the seeds for each number of shots; of several l2 one per number of shots is kept.
 
     That choice is made on the test split itself, as the public sweep makes it, and is recorded as such.
     """

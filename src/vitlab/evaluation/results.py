@@ -79,7 +79,7 @@ def number(value: float) -> str:
 
 
 def result_rows(result: Result) -> list[list[str]]:
-    """A line a metric: its name, its value with spread, what it is over, and what the spread is of."""
+    """A line per metric: its name, its value with spread, what it is over, and what the spread is of."""
     return [[name, figure(metric), str(metric.count), metric.spread_of] for name, metric in result.metrics.items()]
 
 

@@ -4,7 +4,7 @@ By the tokens their gradients are long sums, of which a layer has four; a narrow
 them. By the weights, W (s n + t) + b = (W s) n + (W t + b), they are sums over the layer's outputs. Weights are small:
 those of all layers are made, and their gradients taken apart, in one kernel each.
 
-Layers differ in their outputs, not in their inputs. Where their tensors lie is told by the kernels' arguments: a table
+Layers differ in their outputs, not in their inputs. Where their tensors lie is in the kernels' arguments: a table
 on the device would have to be sent, and in a captured step a copy costs more than the kernel.
 """
 

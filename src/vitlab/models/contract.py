@@ -86,7 +86,7 @@ class Taps:
 
     attention: tuple[AttentionTap, ...] = ()
     filters: Callable[[], Tensor] | None = None  # the patch projection as pictures [D, C, P, P]
-    positions: Callable[[], Tensor] | None = None  # one vector a grid place, [N, D]
+    positions: Callable[[], Tensor] | None = None  # one vector per grid place, [N, D]
 
 
 class Model(nn.Module, ABC):

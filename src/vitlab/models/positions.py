@@ -111,7 +111,7 @@ def apply_rotary(x: Float[Tensor, "b n h d"], layout: Layout) -> Float[Tensor, "
 
 @final
 class AddedPositions(nn.Module):
-    """One vector a grid place, and one for each of the first prefix tokens, to be added to the tokens.
+    """One vector per grid place, and one for each of the first prefix tokens, to be added to the tokens.
 
     Learned: a table. Learned 2-D: a row's D/2 beside a column's D/2. Sine-cosine: fixed, nothing for the prefix.
     """

@@ -1,7 +1,8 @@
 """Softmax or sigmoid cross-entropy to soft targets, an image or a pixel at a time."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Literal, final
+from typing import ClassVar, Literal, final
 
 import torch.nn.functional as F
 from jaxtyping import Float
@@ -16,9 +17,11 @@ from vitlab.objectives.contract import Criterion
 class Loss:
     """Cross-entropy over classes that exclude each other (softmax) or do not (sigmoid)."""
 
+    RENAMED: ClassVar[Mapping[str, str]] = {"whole": "binarize"}
+
     kind: Literal["auto", "softmax", "sigmoid"] = "auto"  # auto: the sigmoid where images have several labels
     class_mean: bool = False  # the sigmoid's mean over classes, as timm and DeiT III have it, instead of the sum
-    whole: bool = False  # the sigmoid's targets are 1 for both classes of a mixed image, as DeiT III has it
+    binarize: bool = False  # the sigmoid's targets are 1 for both classes of a mixed image, as DeiT III has it
     label_smoothing: float = 0.0  # the share of each target that goes to all classes evenly
     class_weights: bool = False  # weigh classes by the inverse of their counts
     head_bias: float = 0.0  # where the head's bias starts; -10 with the sigmoid in the official code
@@ -48,20 +51,20 @@ class CrossEntropy(Criterion):
         label_smoothing: float = 0.0,
         class_weights: Float[Tensor, "k"] | None = None,
         class_mean: bool = False,
-        whole: bool = False,
+        binarize: bool = False,
         several: bool = False,
     ) -> None:
         super().__init__()
         if not 0 <= label_smoothing < 1:
             raise ConfigError(f"label_smoothing must be at least 0 and below 1, not {label_smoothing}.")
         self.kind, self.label_smoothing = kind, label_smoothing
-        self.class_mean, self.whole, self.several = class_mean, whole, several
+        self.class_mean, self.binarize, self.several = class_mean, binarize, several
         self.register_buffer("class_weights", class_weights, persistent=False)
 
     def losses(self, outputs: Float[Tensor, "b k"], target: Float[Tensor, "b k"]) -> Float[Tensor, "b"]:
         smoothing = self.label_smoothing
         if self.kind == "sigmoid":
-            sought = (target > 0).to(target.dtype) if self.whole else target
+            sought = (target > 0).to(target.dtype) if self.binarize else target
             smoothed = sought * (1 - smoothing) + smoothing / 2
             weight = self.class_weights
             each = F.binary_cross_entropy_with_logits(outputs, smoothed, weight=weight, reduction="none")

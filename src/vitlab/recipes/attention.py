@@ -10,12 +10,13 @@ paper (arXiv 2003.07853) takes over that training: momentum .9, a decay of 8e-5,
 norm's statistics have a decay of .9999 there; here PyTorch's, and the average of the weights takes them in.
 
 Non-local networks (arXiv 1711.07971, section 4.1) train no classifier of ImageNet: five blocks are added to a ResNet
-that was trained there, which goes on with videos or with COCO. The authors' code (facebookresearch/video-nonlocal-net,
-lib/core/config.py) has the training on ImageNet for its defaults: a rate of .1 in batches of 256, a tenth of it after
-every 30 epochs, Nesterov's momentum of .9, a decay of 1e-4, no warm-up; the file of weights that the blocks are added
-to has 90 epochs by its name (iter450450). A block begins as the identity, so that the recipe here trains ResNet and
-blocks together by these figures. GCNet (arXiv 1904.11492), which measured such blocks on ImageNet, took 120 epochs, or
-40 more from a rate of .02 (xvjiarui/GCNet, issue 29); its batch and its other figures are not confirmed, and not used.
+that was trained there, which continues with videos or with COCO. The authors' code
+(facebookresearch/video-nonlocal-net, lib/core/config.py) has the training on ImageNet for its defaults: a rate of .1 in
+batches of 256, a tenth of it after every 30 epochs, Nesterov's momentum of .9, a decay of 1e-4, no warm-up; the file of
+weights that the blocks are added to has 90 epochs by its name (iter450450). A block begins as the identity, so that
+the recipe here trains ResNet and blocks together by these figures. GCNet (arXiv 1904.11492), which measured such
+blocks on ImageNet, took 120 epochs, or 40 more from a rate of .02 (xvjiarui/GCNet, issue 29); its batch and its other
+figures are not confirmed, and not used.
 """
 
 from collections.abc import Callable
@@ -74,7 +75,7 @@ def nonlocal_r50_imagenet() -> Recipe:
 
     Command: torchrun --nproc-per-node 8 -m vitlab train nonlocal-r50-imagenet --data.source PATH
     Hardware and time: not run here.
-    Score: none seen here, and none in the paper, which goes on with videos and with COCO.
+    Score: none seen here, and none in the paper, which continues with videos and with COCO.
     """
     return Recipe(
         name="nonlocal-r50-imagenet",

@@ -11,7 +11,7 @@ so that this is not confirmed. The table names no crops: they are those of that 
 public: name your own set with --data.source.
 
 Each pre-training at 224 px is followed by the fine-tuning on ImageNet that the table has beside it: 30 epochs at a
-constant rate without warm-up, weight decay 1e-8, averaged weights. It goes on from the run of the recipe that comes
+constant rate without warm-up, weight decay 1e-8, averaged weights. It continues from the run of the recipe that comes
 before; --model.source names other weights, for instance coatnet-2-rw.sw-in12k, timm's own variant and training. The
 authors published none. Its crops are not confirmed: they are kept. The head is a new one, after ImageNet too, as in
 MaxViT's code (models/hp/vision_i1k.py), which has the same figures. The table's "center crop", on before and off in

@@ -4,7 +4,7 @@ RandAugment 9/.5, mixup .8, cutmix 1, erasing .25, repeated augmentation, label 
 at 5e-4 for each 512 images, weight decay .05, cosine over 300 epochs to 1e-5 after 5 of warm-up, as the paper's table
 of hyper-parameters and the authors' code have it. The distilled ones add their ConvNet RegNetY-16GF as a teacher.
 
-At 384 px a trained model goes on, head and augmentation kept, for 30 epochs at a constant 5e-6 for each 512 images,
+At 384 px a trained model continues, head and augmentation kept, for 30 epochs at a constant 5e-6 for each 512 images,
 weight decay 1e-8: the command in the authors' README. That code refuses a teacher there, while the paper keeps it, made
 for 384 px by FixRes; it is kept here as it is, and sees the same pictures at its own size.
 """

@@ -4,7 +4,7 @@ ViT-S/16 (arXiv 2205.01580): the authors' configuration, google-research/big_vis
 
 DeiT III (arXiv 2204.07118): the authors' commands, facebookresearch/deit, README_revenge.md: 800 epochs, B at 192 px;
 their LAMB clips at norm 1 by default. 20 epochs more follow, of B at 224 px and of S at 384, head kept: AdamW at 1e-5,
-weight decay .1, DeiT's RandAugment without erasing or repeats. They go on from the run of the recipe before, or from
+weight decay .1, DeiT's RandAugment without erasing or repeats. They continue from the run of the recipe before, or from
 what --model.source names; the authors published no B of 192 px.
 """
 
@@ -70,7 +70,7 @@ def _deit3(name: str, source: str, *, image_size: int, lr: float, drop_path: flo
             augmentation=Augmentation(
                 crop="paper", crop_area=(0.08, 1.0), policy="three", jitter=0.3, mixup=0.8, cutmix=1.0
             ),
-            loss=Loss(kind="sigmoid", class_mean=True, whole=True),
+            loss=Loss(kind="sigmoid", class_mean=True, binarize=True),
             optimizer=Optimizer(name="lamb", lr=lr, weight_decay=0.05, clip=1.0),
             schedule=Schedule(kind="cosine", total="800 epochs", warmup="5 epochs", end=1e-5 / lr),
             batch_size=2048,

@@ -63,7 +63,7 @@ def next_steps(
             ),
             Note("Hand it to other programs, as ONNX:", command("vitlab", "export", model, "model.onnx")),
         ]
-    if tested is not None and not tested.whole:
+    if tested is not None and not tested.complete:
         again = command("vitlab", "report", run, "--images", str(tested.of), *purpose.given)
         steps.append(Note("Make this report again, from all held-out pictures:", again))
     return steps

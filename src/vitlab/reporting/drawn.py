@@ -135,8 +135,8 @@ def _figure(figure: Figure, glossary: Glossary) -> Html:
         height=small.height,
         class_="tiny" if small.tiny else None,
     )
-    told = short(caption, LONGEST_CAPTION) if isinstance(caption, str) else caption
-    return tag("figure", tag("div", image, class_="frame"), tag("figcaption", spoken(told, glossary)))
+    text = short(caption, LONGEST_CAPTION) if isinstance(caption, str) else caption
+    return tag("figure", tag("div", image, class_="frame"), tag("figcaption", spoken(text, glossary)))
 
 
 def _named(names: tuple[str, ...], k: int) -> Html:

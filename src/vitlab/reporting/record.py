@@ -44,8 +44,8 @@ class RunRecord:
     def device(self) -> str:
         """What the run computed on, in words."""
         gpus = [str(name) for name in self.environment.get("gpus", ())]
-        told = f"{' '.join(self.command)} ".replace("=", " ")
-        if gpus and "--device cpu " not in told:
+        command = f"{' '.join(self.command)} ".replace("=", " ")
+        if gpus and "--device cpu " not in command:
             processes = int(self.environment.get("processes", 1))
             return gpus[0] if processes == 1 else f"{processes} x {gpus[0]}"
         threads = int(self.environment.get("threads") or 0)

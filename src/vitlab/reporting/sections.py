@@ -43,8 +43,8 @@ def how(facts: Facts) -> list[Html]:
         parts += [tag("p", "The exact command:"), tag("pre", command(*record.command))]
         if (processes := record.environment.get("processes", 1)) != 1:
             parts.append(tag("p", f"It was started on {processes} processes (torchrun)."))
-    if told := _environment(record):
-        parts.append(tag("details", tag("summary", "The environment"), _table(told), class_="printed"))
+    if rows := _environment(record):
+        parts.append(tag("details", tag("summary", "The environment"), _table(rows), class_="printed"))
     recipe = json.dumps(record.recipe, indent=2, ensure_ascii=False)
     parts.append(tag("details", tag("summary", "The complete recipe"), tag("pre", recipe)))
     if facts.notes:
@@ -90,7 +90,7 @@ def _table(rows: Sequence[tuple[str, str]]) -> Html:
 
 
 def _environment(record: RunRecord) -> list[tuple[str, str]]:
-    told: list[tuple[str, str]] = []
+    rows: list[tuple[str, str]] = []
     for name, value in record.environment.items():
         if name == "command" or value in (None, [], {}):
             continue
@@ -98,8 +98,8 @@ def _environment(record: RunRecord) -> list[tuple[str, str]]:
             value = ", ".join(f"{key} {version}" for key, version in value.items() if version)
         elif isinstance(value, list):
             value = ", ".join(str(item) for item in value)
-        told.append((name, str(value)))
-    return told
+        rows.append((name, str(value)))
+    return rows
 
 
 def section(title: str, name: str, parts: Sequence[str]) -> Html:

@@ -85,5 +85,5 @@ def _tiles(facts: Facts, opening: Opening, glossary: Glossary) -> list[Html]:
 
 
 def _tile(name: str, value: str, more: str) -> Html:
-    told = tag("dd", tag("div", value, class_="big"), tag("div", more, class_="small"))
-    return tag("div", tag("dt", name), told, class_="tile")
+    value_and_more = tag("dd", tag("div", value, class_="big"), tag("div", more, class_="small"))
+    return tag("div", tag("dt", name), value_and_more, class_="tile")

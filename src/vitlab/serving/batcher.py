@@ -5,7 +5,7 @@ else is on its way: whoever asks announces items first (`reserve`), decodes them
 known whether waiting can gain anything. Under load the queue fills while the model runs: batches grow by themselves.
 
 Several batches at once, each on its part of the processors, do more than one on all of them, whose threads wait for
-each other many times a layer; none takes more than its share of what is here. An item that comes when nothing else is
+each other many times per layer; none takes more than its share of what is here. An item that comes when nothing else is
 here has all processors for itself.
 
 Items of several peers are taken in turn. When the queue is full, a peer that has nothing in it is still let in, up to

@@ -14,7 +14,7 @@ TOP, MOST_TOP = 5, 1000
 
 def read_top(query: QueryParams) -> int:
     """How many classes to give."""
-    return _whole(_single(query, "top"), "top", MOST_TOP) or TOP
+    return _integer(_single(query, "top"), "top", MOST_TOP) or TOP
 
 
 def check_no_parameters(query: QueryParams) -> None:
@@ -30,7 +30,7 @@ def read_attention(query: QueryParams) -> Attend:
         raise APIError("bad_parameter", "rollout must be true or false.")
     if rows not in ("output", "all"):
         raise APIError("bad_parameter", "rows must be output or all.")
-    layer, head = _whole(given, "layer"), _whole(given, "head")
+    layer, head = _integer(given, "layer"), _integer(given, "head")
     return Attend(
         rollout == "true",
         None if layer is None else layer - 1,
@@ -67,7 +67,7 @@ def check_attention(task: Attend, engine: Engine, limits: Limits, num_images: in
 
 def read_tokens(query: QueryParams) -> int | None:
     """After which layer; 0 is before the first."""
-    return _whole(_single(query, "layer"), "layer", least=0)
+    return _integer(_single(query, "layer"), "layer", least=0)
 
 
 def check_tokens(layer: int | None, engine: Engine, limits: Limits, num_images: int) -> Compare:
@@ -95,7 +95,7 @@ def _single(query: QueryParams, *known: str) -> Mapping[str, str]:
     return dict(items)
 
 
-def _whole(given: Mapping[str, str], name: str, most: int = 10_000, least: int = 1) -> int | None:
+def _integer(given: Mapping[str, str], name: str, most: int = 10_000, least: int = 1) -> int | None:
     text = given.get(name)
     if text is None:
         return None

@@ -227,8 +227,8 @@ class Service:
             raise _overloaded(full.retry_after) from None
 
         async def one(place: int) -> Answer:
-            told = place if len(images) > 1 else None
-            pixels = await self._in_thread(request, lambda: to_pixels(images[place], preprocess, limits, told))
+            number = place if len(images) > 1 else None
+            pixels = await self._in_thread(request, lambda: to_pixels(images[place], preprocess, limits, number))
             return await self.batcher.submit(task, pixels, reservation)
 
         with reservation:

@@ -13,7 +13,7 @@ from vitlab.core.errors import Error
 from vitlab.core.record import read_json
 from vitlab.data.contract import DataSet
 from vitlab.data.open import open_data
-from vitlab.data.sources.arranged import whole
+from vitlab.data.sources.arranged import with_all
 from vitlab.data.sources.holdout import divide_by_class
 from vitlab.evaluation.features import Share
 from vitlab.evaluation.request import Host, Process
@@ -30,9 +30,9 @@ def share_of(world: World) -> Share:
     """This process's part of an evaluation, and how the parts of all are put together."""
 
     def gather(part: Tensor) -> list[Tensor]:
-        whole = part.to(torch.uint8) if part.dtype is torch.bool else part  # not every backend sends booleans
-        parts = [torch.empty_like(whole) for _ in range(world.size)]
-        torch.distributed.all_gather(parts, whole)
+        sent = part.to(torch.uint8) if part.dtype is torch.bool else part  # not every backend sends booleans
+        parts = [torch.empty_like(sent) for _ in range(world.size)]
+        torch.distributed.all_gather(parts, sent)
         return [item.to(part.dtype) for item in parts]
 
     return Share() if world.size == 1 else Share(world.rank, world.size, gather)
@@ -64,7 +64,7 @@ def _open_unseen(data: str, run_folder: str | None) -> DataSet | None:
         f"All {len(dataset.splits['train']):,} images are measured, since no record says that the model was trained on"
         " them; if it was, give --split val."
     )
-    return whole(dataclasses.replace(dataset, notes=(*dataset.notes, *([] if run_folder else [note]))))
+    return with_all(dataclasses.replace(dataset, notes=(*dataset.notes, *([] if run_folder else [note]))))
 
 
 def _open_seen(data: str, run_folder: Path) -> DataSet | None:

@@ -14,7 +14,7 @@ class FinetuneOptions:
     """The paper's transfer: a rate chosen on held-out images, then a run per seed on all of train, measured on test."""
 
     folder: str | None = None
-    """Where the runs are, and are gone on with; by default a folder under runs/ that model and data name."""
+    """Where the runs are, and are resumed; by default a folder under runs/ that model and data name."""
     steps: int | None = None
     """Optimizer steps of each run; by default the paper's for the set, or by its size."""
     lrs: tuple[float, ...] | None = None

@@ -32,7 +32,7 @@ class GridError(Error):
 
 
 class GridStopped(KeyboardInterrupt):
-    """A signal ended the run under way in order; the grid goes on from there when it is started again."""
+    """A signal ended the run under way in order; the grid resumes there when it is started again."""
 
     def __init__(self, status: int) -> None:
         super().__init__()
@@ -106,7 +106,7 @@ class Grid:
 
 @contextlib.contextmanager
 def open_grid(folder: Path, plan: Mapping[str, Any], *, train: Train, tally: Tally) -> Iterator[Grid]:
-    """The grid of a folder, new or to go on with; for this process alone, and for this plan alone."""
+    """The grid of a folder, new or to resume; for this process alone, and for this plan alone."""
     if int(os.environ.get("WORLD_SIZE", "1")) > 1:
         raise GridError("A grid of runs is made by one process: start it without torchrun.")
     _holds_nothing_else(folder)

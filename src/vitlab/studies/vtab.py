@@ -15,7 +15,7 @@ class VtabOptions:
     """VTAB-1k: 19 tasks of a thousand training images each; --data is the folder that holds them."""
 
     folder: str | None = None
-    """Where the runs are, and are gone on with; by default a folder under runs/ that model and data name."""
+    """Where the runs are, and are resumed; by default a folder under runs/ that model and data name."""
     tasks: tuple[str, ...] | None = None
     """Some of the tasks; without all 19 there is no mean."""
     steps: int = 2500

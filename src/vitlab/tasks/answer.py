@@ -6,7 +6,7 @@ from typing import Any, Literal, final
 
 from vitlab.data.contract import Array
 
-MOST_TOLD = 4  # classes or numbers in a line of words
+MOST_SHOWN = 4  # classes or numbers in a line of words
 
 
 @final
@@ -51,7 +51,7 @@ class Answer:
 
     def words(self) -> str:
         """On one line."""
-        return ", ".join(f"{name} {value}" for value, name in self.rows()[:MOST_TOLD]) or "nothing"
+        return ", ".join(f"{name} {value}" for value, name in self.rows()[:MOST_SHOWN]) or "nothing"
 
     @property
     def measure(self) -> str:

@@ -76,7 +76,7 @@ class Classification(Task):
             label_smoothing=loss.label_smoothing,
             class_weights=weights,
             class_mean=loss.class_mean,
-            whole=loss.whole,
+            binarize=loss.binarize,
             several=dataset.multi_label,
         )
 

@@ -7,7 +7,7 @@ from vitlab.tasks.results import Example, Reached, ReportContext, Tested
 from vitlab.tasks.sections import Figure, Opening, Pictures, Section, Span, Table, Text, Tile, Words
 
 PARTS = {"test": "test", "val": "validation", "train": "training"}
-UNTOLD = ("score", "count")  # one of the others over again, and how many images there are
+NOT_SHOWN = ("score", "count")  # one of the others over again, and how many images there are
 
 
 def seen_words(amount: int, part: str) -> str:
@@ -30,9 +30,9 @@ def plain_opening(title: str, learned: str, reached: Reached | None, words: str)
 
 def looked_at(tested: Tested, what: str = "Measured for this report on ") -> Words:
     """How many pictures were looked at."""
-    amount = f"all {tested.of:,} " if tested.whole else f"{tested.num:,} of the {tested.of:,} "
+    amount = f"all {tested.of:,} " if tested.complete else f"{tested.num:,} of the {tested.of:,} "
     pictures = f"{PARTS[tested.part]} pictures"
-    more = "" if tested.whole else " They were chosen evenly; more are looked at with --images."
+    more = "" if tested.complete else " They were chosen evenly; more are looked at with --images."
     return (what, amount, Span(pictures, term=pictures), f".{more}")
 
 
@@ -45,8 +45,8 @@ def score_section(context: ReportContext, shares: frozenset[str]) -> Section:
     if reached is context.logged:
         rest = f" What follows is from {tested.num:,} of them, chosen evenly; more are looked at with --images."
         test = Span("test pictures", term="test pictures")
-        words = (f"Measured when the run ended, on {reached.count:,} ", test, "." if tested.whole else f".{rest}")
-    names = [name for name in reached.scores if name not in UNTOLD]
+        words = (f"Measured when the run ended, on {reached.count:,} ", test, "." if tested.complete else f".{rest}")
+    names = [name for name in reached.scores if name not in NOT_SHOWN]
     if set(names) <= {"loss"}:
         names.insert(0, "score")
     rows = tuple((name, score_words(name, reached.scores[name], shares)) for name in names)

@@ -48,7 +48,7 @@ class Tested:
     details: object | None = None  # what the task's examiner found besides
 
     @property
-    def whole(self) -> bool:
+    def complete(self) -> bool:
         return self.num == self.of
 
 

@@ -47,7 +47,7 @@ class Segmentation(Task):
 
     def criterion(self, loss: Loss, dataset: DataSet, train: Split) -> "PixelCrossEntropy":
         del dataset, train
-        if loss.kind == "sigmoid" or loss.class_weights or loss.class_mean or loss.whole:
+        if loss.kind == "sigmoid" or loss.class_weights or loss.class_mean or loss.binarize:
             raise ConfigError("Segmentation learns by the softmax over pixels: of loss.* only label_smoothing applies.")
         return PixelCrossEntropy(loss.label_smoothing)
 

@@ -94,7 +94,7 @@ def _gather(own: Float[Tensor, "three d"]) -> Float[Tensor, "world three d"]:
 _of_all = cast("Callable[[Tensor], Tensor]", torch.compiler.disable(_gather))
 
 
-def synchronise(model: nn.Module, world: World) -> str | None:
+def synchronize(model: nn.Module, world: World) -> str | None:
     """Have the model's batch norms see the whole batch where several processes share it; what there is to say of it."""
     if world.size == 1:
         return None

@@ -216,7 +216,7 @@ def _full(folder: Path, why: str, *, sure: bool = True) -> str:
 
 
 def last_good(folder: Path) -> str:
-    """Words on where a run can go on from."""
+    """Words on where a run can be resumed from."""
     kept = complete(folder)
     return f"the last good one is {kept[-1][1]}" if kept else "there is none yet"
 

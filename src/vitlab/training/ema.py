@@ -6,7 +6,7 @@ import torch
 from torch import Tensor, nn
 
 from vitlab.core.compiling import compile_options
-from vitlab.training.mixed import apart
+from vitlab.training.mixed import by_kind
 
 
 @final
@@ -31,7 +31,7 @@ class Ema:
     def update(self, step: int) -> None:
         """After the update that made the run `step` steps long."""
         weight = 1 - min(self.decay, (1 + step) / (10 + step))
-        for places in apart(self.values):
+        for places in by_kind(self.values):
             towards = [self.parameters[i].detach() for i in places]
             torch._foreach_lerp_([self.values[i] for i in places], towards, weight)
         if self.statistics:
@@ -63,7 +63,7 @@ class Ema:
 
     @torch.no_grad()
     def swap(self) -> None:
-        """Exchange the model's weights and the averaged ones: once to evaluate, once more to go on."""
+        """Exchange the model's weights and the averaged ones: once to evaluate, once more to continue."""
         current = [*self.parameters, *self.statistics]
         for value, own in zip(self.all_values, current, strict=True):
             held = own.detach().clone()

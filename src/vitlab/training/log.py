@@ -107,7 +107,7 @@ def _without_its_thread(failed: threading.ExceptHookArgs) -> None:
 
 @final
 class Mlflow:
-    """MLflow, where it is installed; `known` is the run that is gone on with."""
+    """MLflow, where it is installed; `known` is the run that is resumed."""
 
     def __init__(self, name: str, known: str | None) -> None:
         import mlflow  # pyright: ignore[reportMissingImports]
@@ -125,7 +125,7 @@ class Mlflow:
 
 @final
 class WeightsAndBiases:
-    """W&B, where it is installed; `known` is the run that is gone on with."""
+    """W&B, where it is installed; `known` is the run that is resumed."""
 
     def __init__(self, name: str, known: str | None) -> None:
         import wandb  # pyright: ignore[reportMissingImports]
@@ -151,7 +151,7 @@ def check_tracker(service: str) -> None:
 
 @final
 class Tracker:
-    """A service that keeps runs. When it fails, the run goes on without it; resumed, a run is the same one there."""
+    """A service that keeps runs. When it fails, the run continues without it; resumed, a run is the same one there."""
 
     def __init__(self, folder: Path, name: str, service: str, say: Callable[[str], None]) -> None:
         self.service, self._say = service, say

@@ -7,7 +7,7 @@ from torch import Tensor
 from torch.distributed.tensor import DTensor
 
 
-def apart(tensors: Iterable[Tensor]) -> list[list[int]]:
+def by_kind(tensors: Iterable[Tensor]) -> list[list[int]]:
     """The places of the tensors that are whole and of those that are spread; no empty list."""
     places: dict[bool, list[int]] = {}
     for i, tensor in enumerate(tensors):
@@ -20,7 +20,7 @@ def total_norm(parameters: Iterable[Tensor]) -> Tensor:
     gradients = [p.grad for p in parameters if p.grad is not None]
     norms = [
         torch.nn.utils.get_total_norm([gradients[i] for i in places], foreach=True)
-        for places in apart(gradients) or [[]]
+        for places in by_kind(gradients) or [[]]
     ]
     whole = [norm.full_tensor() if isinstance(norm, DTensor) else norm for norm in norms]
     return whole[0] if len(whole) == 1 else torch.linalg.vector_norm(torch.stack(whole))
@@ -29,5 +29,5 @@ def total_norm(parameters: Iterable[Tensor]) -> Tensor:
 def clip_by(parameters: Sequence[Tensor], largest: float, norm: Tensor) -> None:
     """Scale all gradients down where their norm is above the largest one."""
     trained = [p for p in parameters if p.grad is not None]
-    for places in apart(trained):
+    for places in by_kind(trained):
         torch.nn.utils.clip_grads_with_norm_([trained[i] for i in places], largest, norm)

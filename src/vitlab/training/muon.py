@@ -94,17 +94,17 @@ def move(
         gradients = [torch.where(bad, old, new) for old, new in zip(kept, gradients, strict=True)]  # momenta stay
     for buffer, gradient in zip(kept, gradients, strict=True):
         buffer.lerp_(gradient, 1 - momentum)
-    ahead = torch.stack([_whole(g.lerp(old, momentum)) for g, old in zip(gradients, kept, strict=True)])
+    ahead = torch.stack([_full(g.lerp(old, momentum)) for g, old in zip(gradients, kept, strict=True)])
     steps = orthogonal(ahead) * (-0.2 * max(ahead.shape[1:]) ** 0.5)
     for matrix, step in zip(matrices, steps.unbind(), strict=True):
-        matrix.mul_(1 - lr * decay).add_(_spread_as(step, matrix) * lr)
+        matrix.mul_(1 - lr * decay).add_(_sharded_like(step, matrix) * lr)
 
 
-def _whole(tensor: Tensor) -> Tensor:
+def _full(tensor: Tensor) -> Tensor:
     """All of a matrix, also of one that is spread over processes."""
     return tensor.full_tensor() if isinstance(tensor, DTensor) else tensor
 
 
-def _spread_as(whole: Tensor, like: Tensor) -> Tensor:
+def _sharded_like(full: Tensor, like: Tensor) -> Tensor:
     """A matrix, spread as another one is."""
-    return distribute_tensor(whole, like.device_mesh, like.placements) if isinstance(like, DTensor) else whole
+    return distribute_tensor(full, like.device_mesh, like.placements) if isinstance(like, DTensor) else full

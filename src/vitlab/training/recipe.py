@@ -22,6 +22,7 @@ RENAMED = {  # fields, and options of the command line, as versions before the f
     "optimiser.head_rate": "optimizer.head_lr_scale",
     "optimiser.average": "optimizer.ema",
     "spread": "strategy",
+    "loss.whole": "loss.binarize",
 }
 GIVEN = "given:"  # begins the name of a model or an objective that the caller handed over as an object
 

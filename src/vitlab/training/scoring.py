@@ -95,7 +95,7 @@ class Scoring:
         known, order = torch.from_numpy(target.values).to(world.device), EvaluationOrder(len(split), size, world.size)
         for step in range(len(order)):
             indices, counts = (torch.from_numpy(part).to(world.device) for part in order.batch(step, world.rank))
-            readable = counts if pixels.whole is None else counts & pixels.whole[indices]
+            readable = counts if pixels.readable is None else counts & pixels.readable[indices]
             values = as_target(known[indices], target.kind, self.num_classes)
             yield preprocess.normalize(pixels.values[indices]), values, readable
 

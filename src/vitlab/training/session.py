@@ -23,7 +23,7 @@ from vitlab.models.outside import OutsideModel
 from vitlab.training import checkpoints, compiling, loop
 from vitlab.training.adapters import hold_still
 from vitlab.training.assembly import assemble, main_stream
-from vitlab.training.batch_norm import synchronise
+from vitlab.training.batch_norm import synchronize
 from vitlab.training.distribution import World, join, largest_of
 from vitlab.training.execution import decide
 from vitlab.training.finish import RunOutcome, finish
@@ -126,7 +126,7 @@ def _run(recipe: Recipe, folder: Path, *, device: str | None, show: bool, given:
                 raise
             kept = checkpoints.last_good(folder / "checkpoints")
             raise checkpoints.DiskFullError(
-                f"The disk of {folder} is full: make room and go on ({resuming(folder)}); of checkpoints {kept}."
+                f"The disk of {folder} is full: make room and resume ({resuming(folder)}); of checkpoints {kept}."
             ) from error
         except RuntimeError as error:
             if world.size == 1 or not any(sign in str(error) for sign in LOST_PEER):
@@ -134,12 +134,12 @@ def _run(recipe: Recipe, folder: Path, *, device: str | None, show: bool, given:
             stop.to_the_end = True
             raise RunError(
                 f"This run lost one of its processes, whose own message says why; when that is mended,"
-                f" go on from the last checkpoint: {resuming(folder)}."
+                f" resume from the last checkpoint: {resuming(folder)}."
             ) from error
 
 
 def _compiled_or_not(plan: Plan, world: World, stop: Stop, *, show: bool) -> RunOutcome:
-    """The run; one whose model cannot be compiled goes on from its last checkpoint, or its beginning, without."""
+    """The run; one whose model cannot be compiled continues from its last checkpoint, or its beginning, without."""
     try:
         with contextlib.ExitStack() as stack:
             return _train(plan, world, stop, show=show, stack=stack)
@@ -149,7 +149,7 @@ def _compiled_or_not(plan: Plan, world: World, stop: Stop, *, show: bool) -> Run
         compiling.note(plan.folder, error)
         why = f"This model cannot be compiled ({plan.folder / compiling.LOG} says why)"
         if world.size > 1 or plan.given != Given():  # others may wait for this process; what was given was changed
-            raise RunError(f"{why}: go on without, {resuming(plan.folder)} --compile False.") from error
+            raise RunError(f"{why}: resume without, {resuming(plan.folder)} --compile False.") from error
     if show:
         print(one_line(f"{why}: the run continues without."), file=sys.stderr)
     plain = dataclasses.replace(plan, recipe=dataclasses.replace(plan.recipe, compile=False))
@@ -247,7 +247,7 @@ def _learner(plan: Plan, world: World, view: ProgressView, kept: Path | None) ->
     rebuilt = kept if known.exists() else None
     model = build_model(plan) if rebuilt is None else rebuild_model(plan, read_json(known), known, rebuilt)
     model = model.to(world.device).train()
-    if (note := synchronise(model, world)) is not None:
+    if (note := synchronize(model, world)) is not None:
         view.say(note)
     hold_still(model)
     return Learner(model, plan.objective(model).to(world.device))

@@ -28,7 +28,7 @@ CLASSES_SHOWN = 20
 
 @dataclass(frozen=True)
 class RunFacts:
-    """What a run's files say of the model in it; `result` is empty while it goes on."""
+    """What a run's files say of the model in it; `result` is empty while it is under way."""
 
     data: str
     recipe: Mapping[str, Any]

@@ -65,7 +65,7 @@ class Format(ABC):
     configs: ClassVar[tuple[type[Any], ...]] = (ViTConfig,)  # of the families that it writes
 
     @abstractmethod
-    def recognises(self, location: Location) -> bool:
+    def recognizes(self, location: Location) -> bool:
         """Whether the checkpoint is of this format."""
 
     @abstractmethod
@@ -78,17 +78,17 @@ class Format(ABC):
 
 
 class FormatOf(Format):
-    """One format for several families, each with names of its own; the first that recognises a checkpoint reads it."""
+    """One format for several families, each with names of its own; the first that recognizes a checkpoint reads it."""
 
     def __init__(self, *members: Format) -> None:
         self.members = members
         self.name = members[0].name
 
-    def recognises(self, location: Location) -> bool:
-        return any(item.recognises(location) for item in self.members)
+    def recognizes(self, location: Location) -> bool:
+        return any(item.recognizes(location) for item in self.members)
 
     def read(self, location: Location, hints: Mapping[str, Any]) -> Contents:
-        return next(item for item in self.members if item.recognises(location)).read(location, hints)
+        return next(item for item in self.members if item.recognizes(location)).read(location, hints)
 
     def write(self, model: Model, path: Path) -> None:
         for item in self.members:

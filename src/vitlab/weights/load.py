@@ -167,7 +167,7 @@ def _folder(path: Path) -> Location:
 
 def _read(location: Location, hints: Mapping[str, Any]) -> Contents:
     for item in formats().values():
-        if item.recognises(location):
+        if item.recognizes(location):
             contents = item.read(location, hints)
             tensors = location.tensors if contents.tensors is None else contents.tensors
             check_sizes(to_dict(contents.config), location.where, num_tensors=len(tensors.shapes))

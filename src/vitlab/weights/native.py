@@ -35,7 +35,7 @@ FILES = ("config.json", "model.safetensors", "preprocess.json", "labels.json", C
 class Native(Format):
     name = "vitlab"
 
-    def recognises(self, location: Location) -> bool:
+    def recognizes(self, location: Location) -> bool:
         return location.settings is not None and location.settings.get("format") == "vitlab"
 
     def read(self, location: Location, hints: Mapping[str, Any]) -> Contents:

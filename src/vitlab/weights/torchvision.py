@@ -77,7 +77,7 @@ def _rule(ours: str, config: ViTConfig, name: Callable[..., str]) -> Rule:
 class Torchvision(Format):
     name = "torchvision"
 
-    def recognises(self, location: Location) -> bool:
+    def recognizes(self, location: Location) -> bool:
         start = LAYER.format(0)
         return any(name.startswith(start) for name in location.tensors.shapes)
 

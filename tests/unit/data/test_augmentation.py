@@ -100,7 +100,7 @@ TIMM = {
     "PosterizeIncreasing": Op.POSTERIZE,
     "SolarizeIncreasing": Op.SOLARIZE,
     "SolarizeAdd": Op.SOLARIZE_ADD,
-    "ColorIncreasing": Op.COLOUR,
+    "ColorIncreasing": Op.COLOR,
     "ContrastIncreasing": Op.CONTRAST,
     "BrightnessIncreasing": Op.BRIGHTNESS,
     "SharpnessIncreasing": Op.SHARPNESS,
@@ -157,7 +157,7 @@ def test_strong_randaugment_gives_timms_pictures(magnitude: int, negate: bool, m
             theirs = auto_augment.AugmentOp(name, prob=1.0, magnitude=magnitude, hparams=hparams)
             expected = np.asarray(theirs(Image.fromarray(picture))).astype(int)
         signed = next(choice.signed for choice in CHOICES["randaugment"] if choice.op == op)
-        start = 1 if op in (Op.COLOUR, Op.CONTRAST, Op.BRIGHTNESS, Op.SHARPNESS) else 0
+        start = 1 if op in (Op.COLOR, Op.CONTRAST, Op.BRIGHTNESS, Op.SHARPNESS) else 0
         chosen = (drawn.op == op) & ((drawn.value < start) == negate if signed else True)
         assert chosen.any(), name
         for ours in found[chosen.numpy()]:
@@ -211,7 +211,7 @@ def test_autoaugments_tables_and_ranges_are_torchvisions_but_for_factors():
         assert list(SUB_POLICIES[policy]) == expected
     for choice in CHOICES["autoaugment"]:
         magnitudes, signed = spaces[choice.op.name.lower()]
-        if choice.op in (Op.COLOUR, Op.CONTRAST, Op.BRIGHTNESS, Op.SHARPNESS):  # the paper's table 6: .1 to 1.9
+        if choice.op in (Op.COLOR, Op.CONTRAST, Op.BRIGHTNESS, Op.SHARPNESS):  # the paper's table 6: .1 to 1.9
             magnitudes, signed = np.linspace(0.1, 1.9, 10) - 1, False
         assert choice.signed == signed
         if magnitudes is not None:
@@ -222,7 +222,7 @@ def test_trivials_ranges_are_torchvisions():
     from torchvision.transforms.v2 import TrivialAugmentWide
 
     space = TrivialAugmentWide()._AUGMENTATION_SPACE
-    choices = {choice.op.name.replace("_", "").replace("COLOUR", "COLOR"): choice for choice in CHOICES["trivial"]}
+    choices = {choice.op.name.replace("_", "").replace("COLOR", "COLOR"): choice for choice in CHOICES["trivial"]}
     assert {name.upper() for name in space} == set(choices)
     for name, (magnitudes, signed) in space.items():
         choice = choices[name.upper()]
@@ -240,7 +240,7 @@ def check_range(choice: Choice, magnitudes: np.ndarray, height: int, width: int)
     amounts = choice.slope * strengths
     found = choice.start + (np.round(amounts) if choice.step == 2 else amounts)
     scale = {Op.TRANSLATE_X: width, Op.TRANSLATE_Y: height, Op.SOLARIZE: 1 / 255}.get(choice.op, 1)
-    offset = 1 if choice.op in (Op.COLOUR, Op.CONTRAST, Op.BRIGHTNESS, Op.SHARPNESS) else 0
+    offset = 1 if choice.op in (Op.COLOR, Op.CONTRAST, Op.BRIGHTNESS, Op.SHARPNESS) else 0
     assert np.allclose(found * scale, magnitudes + offset, atol=1e-5), choice
 
 
@@ -256,14 +256,14 @@ def test_autoaugment_applies_with_the_tables_probabilities():
 def test_three_and_jitter():
     drawn = drawn_by(Augmentation(policy="three", jitter=0.3), torch.arange(6000), 32, 32)
     chosen = drawn[0]
-    for op, low, high in ((Op.COLOUR, 0.0, 0.0), (Op.SOLARIZE, 128.0, 128.0), (Op.BLUR, 0.1, 2.0)):
+    for op, low, high in ((Op.COLOR, 0.0, 0.0), (Op.SOLARIZE, 128.0, 128.0), (Op.BLUR, 0.1, 2.0)):
         values = chosen.value[chosen.op == op]
         assert abs(len(values) - 2000) < 200
         assert low <= float(values.min()) <= low + 0.01
         assert high - 0.01 <= float(values.max()) <= high
     orders = Counter(zip(*(stage.op.tolist() for stage in drawn[1:]), strict=True))
     assert len(orders) == 6
-    assert all(sorted(order) == [Op.BRIGHTNESS, Op.CONTRAST, Op.COLOUR] for order in orders)
+    assert all(sorted(order) == [Op.BRIGHTNESS, Op.CONTRAST, Op.COLOR] for order in orders)
     assert all(abs(count - 1000) < 150 for count in orders.values())
     factors = torch.stack([stage.value for stage in drawn[1:]])
     assert float(factors.min()) >= 0.7

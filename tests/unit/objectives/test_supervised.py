@@ -76,7 +76,7 @@ def test_sigmoid_as_a_mean_over_classes_is_torchs() -> None:
 def test_whole_targets_are_one_for_both_classes_of_a_mixed_image() -> None:
     """As DeiT III's code has it: targets that are above 0."""
     batch, logits = given(torch.tensor([[0.7, 0.3, 0, 0], [0, 1, 0, 0]]).repeat(3, 1))
-    loss, _ = loss_of(CrossEntropy("sigmoid", class_mean=True, whole=True), batch, logits)
+    loss, _ = loss_of(CrossEntropy("sigmoid", class_mean=True, binarize=True), batch, logits)
     right = torch.tensor([[1.0, 1, 0, 0], [0, 1, 0, 0]]).repeat(3, 1)
     torch.testing.assert_close(loss, torch.nn.BCEWithLogitsLoss()(logits, right))
 

@@ -7,7 +7,7 @@ from torch import Tensor, nn
 
 import processes
 from vitlab.models.create import create
-from vitlab.training.batch_norm import SyncedBatchNorm, synchronise
+from vitlab.training.batch_norm import SyncedBatchNorm, synchronize
 from vitlab.training.distribution import World
 
 CASES: tuple[tuple[str, dict[str, bool]], ...] = (
@@ -22,7 +22,7 @@ from pathlib import Path
 import torch
 sys.path.insert(0, sys.argv[2])
 from test_batch_norm import CASES, SHARES, in_training, small
-from vitlab.training.batch_norm import synchronise
+from vitlab.training.batch_norm import synchronize
 from vitlab.objectives.cross_entropy import CrossEntropy
 from vitlab.objectives.supervised import Supervised
 from vitlab.training.distribution import join, wrap
@@ -31,7 +31,7 @@ from vitlab.training.learner import Learner
 with join("cpu") as world:
     for i, (name, fields) in enumerate(CASES):
         model = small(name, fields)
-        said = synchronise(model, world)
+        said = synchronize(model, world)
         learner = Learner(model, Supervised(CrossEntropy()))
         module = wrap(learner, world, "replicate", torch.float32)["train"]
         found = in_training(model, module, SHARES[world.rank])
@@ -82,7 +82,7 @@ def test_names_and_evaluation_stay() -> None:
     model = create("nonlocal-digits").eval()
     state, images = {name: value.clone() for name, value in model.state_dict().items()}, torch.randn(2, 3, 32, 32)
     before = model(images)
-    assert synchronise(model, World(0, 2, torch.device("cpu")))
+    assert synchronize(model, World(0, 2, torch.device("cpu")))
     assert sum(isinstance(module, SyncedBatchNorm) for module in model.modules()) == 10
     torch.testing.assert_close(model(images), before)
     create("nonlocal-digits").load_state_dict(model.state_dict())
@@ -91,14 +91,14 @@ def test_names_and_evaluation_stay() -> None:
 
 def test_nothing_to_do() -> None:
     plain = create("nonlocal-digits")
-    assert synchronise(plain, World(0, 1, torch.device("cpu"))) is None
+    assert synchronize(plain, World(0, 1, torch.device("cpu"))) is None
     assert not any(isinstance(module, SyncedBatchNorm) for module in plain.modules())
-    assert synchronise(create("vit-digits"), World(0, 2, torch.device("cpu"))) is None
+    assert synchronize(create("vit-digits"), World(0, 2, torch.device("cpu"))) is None
 
 
 def test_other_kinds_are_named() -> None:
     model = nn.Sequential(nn.Linear(4, 4), nn.BatchNorm1d(4), nn.BatchNorm2d(4))
-    said = synchronise(model, World(1, 2, torch.device("cpu")))
+    said = synchronize(model, World(1, 2, torch.device("cpu")))
     assert said is not None
     assert said.startswith("1 of the model's 2 batch norms are of a kind (BatchNorm1d)")
     assert isinstance(model[2], SyncedBatchNorm)

@@ -9,7 +9,7 @@ from vitlab.core.errors import ConfigError
 from vitlab.models.contract import Model
 from vitlab.models.create import create
 from vitlab.training.distribution import resolve_strategy
-from vitlab.training.mixed import apart, clip_by, total_norm
+from vitlab.training.mixed import by_kind, clip_by, total_norm
 from vitlab.training.optimizers import Optimizer, build
 
 
@@ -74,7 +74,7 @@ def test_the_norm_of_all_gradients() -> None:
     parameters = [torch.nn.Parameter(torch.zeros(shape)) for shape in ((3, 4), (5,), (2,))]
     for p in parameters[:2]:
         p.grad = torch.randn(p.shape)
-    assert apart(parameters) == [[0, 1, 2]]
+    assert by_kind(parameters) == [[0, 1, 2]]
     together = torch.cat([p.grad.flatten() for p in parameters if p.grad is not None]).double()
     norm = total_norm(parameters)
     assert norm.item() == pytest.approx(together.square().sum().sqrt().item(), rel=1e-6)

@@ -5,7 +5,7 @@ from torch import Tensor
 
 from vitlab.data.augmentation.color import BY_LEVEL, blur, by_level, saturate, sharpen
 from vitlab.data.augmentation.config import Augmentation
-from vitlab.data.augmentation.draws import FLIP, PAD, Key, numbers, one_image, whole
+from vitlab.data.augmentation.draws import FLIP, PAD, Key, integer, numbers, one_image
 from vitlab.data.augmentation.geometry import WARPS, cutout, flip, shift, warp, warp_masks, warp_to_nearest
 from vitlab.data.augmentation.policies import OPS, Op
 from vitlab.data.augmentation.stages import Stage, stages
@@ -69,7 +69,7 @@ def move_masks(
 
 def _moves(aug: Augmentation, places: Tensor, key: Key) -> tuple[Tensor, Tensor]:
     """How far each sample is moved down and to the right."""
-    moves = whole(numbers(key, places, PAD, 2), 2 * aug.pad + 1) - aug.pad
+    moves = integer(numbers(key, places, PAD, 2), 2 * aug.pad + 1) - aug.pad
     return moves[:, 0], moves[:, 1]
 
 
@@ -80,7 +80,7 @@ def operate(tables: Tables, images: UInt8[Tensor, "b 3 h w"], stage: Stage) -> U
         images = (warp_to_nearest if nearest else warp)(images, op, value, tables)
     if ops & BY_LEVEL:
         images = by_level(images, op, value, ops)
-    if Op.COLOUR in ops:
+    if Op.COLOR in ops:
         images = saturate(images, op, value)
     if Op.SHARPNESS in ops:
         images = sharpen(images, op, value)

@@ -45,8 +45,8 @@ def by_level(
 def saturate(
     images: UInt8[Tensor, "b 3 h w"], op: Int[Tensor, "b"], value: Float[Tensor, "b"]
 ) -> UInt8[Tensor, "b 3 h w"]:
-    """COLOUR: between greyscale (0) and the image (1), and beyond."""
-    factor = torch.where(op == Op.COLOUR.value, value, 1.0).view(-1, 1, 1, 1)
+    """COLOR: between greyscale (0) and the image (1), and beyond."""
+    factor = torch.where(op == Op.COLOR.value, value, 1.0).view(-1, 1, 1, 1)
     return _blend(gray(images), images, factor)
 
 

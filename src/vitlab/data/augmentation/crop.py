@@ -7,7 +7,7 @@ from torch import Tensor
 
 from vitlab.core.random import uniform_at
 from vitlab.data.augmentation.config import Augmentation
-from vitlab.data.augmentation.draws import CROP_AREA, CROP_ASPECT, CROP_PLACE, TRIES, Key, numbers, whole
+from vitlab.data.augmentation.draws import CROP_AREA, CROP_ASPECT, CROP_PLACE, TRIES, Key, integer, numbers
 from vitlab.data.augmentation.tables import Tables, crop_aspects, look_up, tables_for
 
 Boxes = tuple[Int[Tensor, "b"], Int[Tensor, "b"], Int[Tensor, "b"], Int[Tensor, "b"]]  # top, left, height, width
@@ -53,7 +53,7 @@ def crop_boxes(
         part_height, part_width = _part(aug, height, width)
         at = numbers(key, places, CROP_PLACE, 2)
         same = torch.ones_like(places)
-        top, left = whole(at[:, 0], height - part_height + 1), whole(at[:, 1], width - part_width + 1)
+        top, left = integer(at[:, 0], height - part_height + 1), integer(at[:, 1], width - part_width + 1)
         return top, left, same * part_height, same * part_width
     drawn = numbers(key, places, CROP_AREA, CROP_PLACE + 2)
     low, high = aug.crop_area
@@ -63,8 +63,8 @@ def crop_boxes(
     fallback_height, fallback_width = _middle(aug, height, width)
     box_height = torch.where(found, box_height, fallback_height)
     box_width = torch.where(found, box_width, fallback_width)
-    top = torch.where(found, whole(drawn[:, -2], height - box_height + 1), (height - fallback_height) // 2)
-    left = torch.where(found, whole(drawn[:, -1], width - box_width + 1), (width - fallback_width) // 2)
+    top = torch.where(found, integer(drawn[:, -2], height - box_height + 1), (height - fallback_height) // 2)
+    left = torch.where(found, integer(drawn[:, -1], width - box_width + 1), (width - fallback_width) // 2)
     return top, left, box_height, box_width
 
 

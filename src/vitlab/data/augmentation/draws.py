@@ -26,7 +26,7 @@ def numbers(key: Key, places: Int[Tensor, "b"], first: int, count: int) -> Float
     return uniform(key, places[:, None], torch.arange(first, first + count, device=places.device))
 
 
-def whole(number: Tensor, count: Tensor | int) -> Tensor:
+def integer(number: Tensor, count: Tensor | int) -> Tensor:
     """A whole number in 0 ... count - 1, int64, from one in [0, 1); the product may round up to `count`."""
     if isinstance(count, int):
         return (number * count).long().clamp(max=count - 1)

@@ -7,7 +7,7 @@ from torch import Tensor
 from vitlab.core.random import bits, uniform
 from vitlab.data.augmentation.config import Augmentation
 from vitlab.data.augmentation.crop import first_fit
-from vitlab.data.augmentation.draws import ERASE, ERASE_NOISE, ERASE_PLACE, TRIES, Key, numbers, whole
+from vitlab.data.augmentation.draws import ERASE, ERASE_NOISE, ERASE_PLACE, TRIES, Key, integer, numbers
 from vitlab.data.augmentation.tables import Tables, look_up, tables_for
 
 
@@ -68,7 +68,7 @@ def _rectangles(
     aspect = look_up(tables.erase_aspect, drawn[:, 1 + TRIES : 1 + 2 * TRIES])
     box_height, box_width, found = first_fit((area * aspect).sqrt(), (area / aspect).sqrt(), height - 1, width - 1)
     erased = found & (drawn[:, 0] < aug.erase)
-    top, left = whole(drawn[:, -2], height - box_height + 1), whole(drawn[:, -1], width - box_width + 1)
+    top, left = integer(drawn[:, -2], height - box_height + 1), integer(drawn[:, -1], width - box_width + 1)
     return top, left, torch.where(erased, box_height, 0), torch.where(erased, box_width, 0)
 
 

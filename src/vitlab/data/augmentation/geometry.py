@@ -4,7 +4,7 @@ import torch
 from jaxtyping import Bool, Float, Int, UInt8
 from torch import Tensor
 
-from vitlab.data.augmentation.draws import whole
+from vitlab.data.augmentation.draws import integer
 from vitlab.data.augmentation.policies import Op
 from vitlab.data.augmentation.tables import Tables, look_up
 
@@ -104,8 +104,8 @@ def cutout(
     """CUTOUT: a square of `fill` of twice that side, about a drawn pixel; what lies beyond the edge is cut off."""
     height, width = images.shape[2:]
     reach = torch.where(op == Op.CUTOUT.value, value, 0.0).long().view(-1, 1, 1, 1)
-    down = torch.arange(height, device=images.device).view(-1, 1) - whole(center[:, 0], height).view(-1, 1, 1, 1)
-    right = torch.arange(width, device=images.device) - whole(center[:, 1], width).view(-1, 1, 1, 1)
+    down = torch.arange(height, device=images.device).view(-1, 1) - integer(center[:, 0], height).view(-1, 1, 1, 1)
+    right = torch.arange(width, device=images.device) - integer(center[:, 1], width).view(-1, 1, 1, 1)
     inside = (down >= -reach) & (down < reach) & (right >= -reach) & (right < reach)
     return torch.where(inside, tables.fill.view(1, 3, 1, 1), images)
 

@@ -6,7 +6,7 @@ from torch import Tensor
 
 from vitlab.core.errors import ConfigError
 from vitlab.data.augmentation.config import Augmentation
-from vitlab.data.augmentation.draws import MIX, Key, numbers, whole
+from vitlab.data.augmentation.draws import MIX, Key, integer, numbers
 from vitlab.data.augmentation.tables import Tables, look_up, tables_for
 
 
@@ -65,8 +65,8 @@ def _pairs(
         blended = look_up(tables.mixup, drawn[:, 2])
     if aug.cutmix > 0:
         side = (1 - look_up(tables.cutmix, drawn[:, 2])).sqrt()
-        top, bottom = _edges(whole(drawn[:, 3], height), side, height)
-        left, right = _edges(whole(drawn[:, 4], width), side, width)
+        top, bottom = _edges(integer(drawn[:, 3], height), side, height)
+        left, right = _edges(integer(drawn[:, 4], width), side, width)
         rows = torch.arange(height, device=pairs.device).view(-1, 1)
         columns = torch.arange(width, device=pairs.device)
         inside = (rows >= top) & (rows < bottom) & (columns >= left) & (columns < right)

@@ -24,7 +24,7 @@ class Op(IntEnum):
     CONTRAST = 11
     AUTOCONTRAST = 12
     EQUALIZE = 13
-    COLOUR = 14  # saturation; 0 is greyscale
+    COLOR = 14  # saturation; 0 is greyscale
     SHARPNESS = 15
     BLUR = 16  # sigma in pixels
     CUTOUT = 17  # pixels on each side of a drawn one, which become `fill`
@@ -46,7 +46,7 @@ class Choice(NamedTuple):
     high: float = float("inf")
 
 
-ENHANCE = (Op.COLOUR, Op.CONTRAST, Op.BRIGHTNESS, Op.SHARPNESS)
+ENHANCE = (Op.COLOR, Op.CONTRAST, Op.BRIGHTNESS, Op.SHARPNESS)
 
 # timm's "increasing" set: every operation grows stronger with the magnitude. The bounds are timm's, but for that on
 # bits: timm goes on to negative numbers of them.
@@ -112,7 +112,7 @@ def official(magnitude: float) -> tuple[Choice, ...]:
         Choice(Op.ROTATE, 0, level * 30, signed=True),
         Choice(Op.POSTERIZE, 8 - min((8 - bits) % 256, 7)),
         Choice(Op.SOLARIZE, int(level * 256) % 256),
-        Choice(Op.COLOUR, factor),
+        Choice(Op.COLOR, factor),
         Choice(Op.SIZE_CONTRAST, factor),
         Choice(Op.BRIGHTNESS, factor),
         Choice(Op.SHARPNESS, factor),
@@ -126,8 +126,8 @@ def official(magnitude: float) -> tuple[Choice, ...]:
 
 
 # DeiT III: greyscale, solarisation at 128, or a blur of sigma 0.1 to 2.
-THREE = (Choice(Op.COLOUR), Choice(Op.SOLARIZE, 128), Choice(Op.BLUR, 0.1, 1.9))
-JITTERED = (Op.BRIGHTNESS, Op.CONTRAST, Op.COLOUR)
+THREE = (Choice(Op.COLOR), Choice(Op.SOLARIZE, 128), Choice(Op.BLUR, 0.1, 1.9))
+JITTERED = (Op.BRIGHTNESS, Op.CONTRAST, Op.COLOR)
 ORDERS = ((0, 1, 2), (0, 2, 1), (1, 0, 2), (1, 2, 0), (2, 0, 1), (2, 1, 0))
 
 CHOICES: dict[Policy, tuple[Choice, ...]] = {

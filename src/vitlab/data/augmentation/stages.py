@@ -7,7 +7,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from vitlab.data.augmentation.config import Augmentation
-from vitlab.data.augmentation.draws import JITTER, POLICY, Key, numbers, whole
+from vitlab.data.augmentation.draws import JITTER, POLICY, Key, integer, numbers
 from vitlab.data.augmentation.policies import JITTERED, OPS, ORDERS, SUB_POLICIES, TRIVIAL_LEVELS, Op
 from vitlab.data.augmentation.tables import Tables, look_up
 
@@ -38,19 +38,19 @@ def stages(
             found = _autoaugment(aug, tables, places, key)
         case "three":
             drawn = numbers(key, places, POLICY, 4)
-            choice = whole(drawn[:, 0], len(OPS[aug.policy]))
+            choice = integer(drawn[:, 0], len(OPS[aug.policy]))
             found = [_stage(aug, tables, choice, drawn[:, 2], drawn[:, 3])]
         case "trivial":
             drawn = numbers(key, places, POLICY, 4)
-            choice = whole(drawn[:, 0], len(OPS[aug.policy]))
-            strength = whole(drawn[:, 2], TRIVIAL_LEVELS) * (1 / (TRIVIAL_LEVELS - 1))
+            choice = integer(drawn[:, 0], len(OPS[aug.policy]))
+            strength = integer(drawn[:, 2], TRIVIAL_LEVELS) * (1 / (TRIVIAL_LEVELS - 1))
             found = [_moved_by_pixels(_stage(aug, tables, choice, strength, drawn[:, 3]), height, width)]
     return found + (_jitter(aug, tables, places, key) if aug.jitter > 0 else [])
 
 
 def _randaugment(aug: Augmentation, tables: Tables, places: Tensor, key: Key) -> list[Stage]:
     drawn = numbers(key, places, POLICY, 4 * aug.num_ops).view(len(places), aug.num_ops, 4)
-    choice = whole(drawn[..., 0], len(OPS[aug.policy]))
+    choice = integer(drawn[..., 0], len(OPS[aug.policy]))
     noise = look_up(tables.normal, drawn[..., 2])
     strength = ((aug.magnitude + aug.magnitude_std * noise) * 0.1).clamp(0, aug.magnitude_end * 0.1)
     applied = drawn[..., 1] < aug.op_prob
@@ -62,7 +62,7 @@ def _randaugment(aug: Augmentation, tables: Tables, places: Tensor, key: Key) ->
 
 def _official(aug: Augmentation, tables: Tables, places: Tensor, key: Key, height: int, width: int) -> list[Stage]:
     drawn = numbers(key, places, POLICY, 4 * aug.num_ops).view(len(places), aug.num_ops, 4)
-    choice = whole(drawn[..., 0], len(OPS[aug.policy]))
+    choice = integer(drawn[..., 0], len(OPS[aug.policy]))
     found: list[Stage] = []
     for i in range(aug.num_ops):
         stage = _stage(aug, tables, choice[:, i], torch.ones_like(drawn[:, i, 0]), drawn[:, i, 3])
@@ -74,7 +74,7 @@ def _official(aug: Augmentation, tables: Tables, places: Tensor, key: Key, heigh
 def _autoaugment(aug: Augmentation, tables: Tables, places: Tensor, key: Key) -> list[Stage]:
     policies = SUB_POLICIES[aug.policy]
     drawn = numbers(key, places, POLICY, 8).view(len(places), 2, 4)
-    rows = tables.sub_policies[whole(drawn[:, 0, 0], len(policies))]
+    rows = tables.sub_policies[integer(drawn[:, 0, 0], len(policies))]
     found: list[Stage] = []
     for i in range(2):
         choice, probability, strength = rows[:, i].unbind(dim=-1)
@@ -87,7 +87,7 @@ def _autoaugment(aug: Augmentation, tables: Tables, places: Tensor, key: Key) ->
 def _jitter(aug: Augmentation, tables: Tables, places: Tensor, key: Key) -> list[Stage]:
     drawn = numbers(key, places, JITTER, 1 + len(JITTERED))
     factors = 1 - aug.jitter + 2 * aug.jitter * drawn[:, 1:]
-    rows = tables.jitter[whole(drawn[:, 0], len(ORDERS))].long()
+    rows = tables.jitter[integer(drawn[:, 0], len(ORDERS))].long()
     values = factors.gather(1, rows[..., 0])
     return [Stage(rows[:, i, 1], values[:, i], frozenset(JITTERED)) for i in range(len(JITTERED))]
 

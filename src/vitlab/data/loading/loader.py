@@ -153,7 +153,7 @@ def evaluation_batches(
 
 
 def _damage_of(split: Split, share: float) -> Damage:
-    """A split's damage, with which later evaluations of it go on, so that each image is named once."""
+    """A split's damage, which later evaluations of it continue, so that each image is named once."""
     known = id(split), share
     if known not in _evaluated:
         _evaluated[known] = Damage(len(split), share)

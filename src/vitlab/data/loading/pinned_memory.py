@@ -1,4 +1,4 @@
-"""Shared memory that a GPU copies from by itself, while the host goes on."""
+"""Shared memory that a GPU copies from by itself, while the host continues."""
 
 from collections.abc import Sequence
 from typing import Any, final

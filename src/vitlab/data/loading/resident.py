@@ -26,11 +26,11 @@ class Pixels:
     """A split's images as bytes in one place; those that could not be read are black there, and not `whole`."""
 
     values: Tensor  # uint8 [N, 3, H, W]
-    whole: Tensor | None = None  # bool [N], where some are not
+    readable: Tensor | None = None  # bool [N], where some are not
     damaged: Mapping[int, str] = field(default_factory=dict)  # why each of these could not be read
 
     def to(self, device: torch.device) -> "Pixels":
-        return Pixels(self.values.to(device), None if self.whole is None else self.whole.to(device), self.damaged)
+        return Pixels(self.values.to(device), None if self.readable is None else self.readable.to(device), self.damaged)
 
 
 def sizes(split: Split, every: int = 1) -> Iterator[tuple[int, int]]:
@@ -94,6 +94,6 @@ def _filled(
         pool.shutdown(cancel_futures=True)
     if not damage.found:
         return Pixels(values)
-    whole = torch.ones(num, dtype=torch.bool)
-    whole[list(damage.found)] = False
-    return Pixels(values, whole, damage.found)
+    readable = torch.ones(num, dtype=torch.bool)
+    readable[list(damage.found)] = False
+    return Pixels(values, readable, damage.found)

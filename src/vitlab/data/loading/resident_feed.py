@@ -92,7 +92,7 @@ class _Resident:
         world: int,
     ) -> None:
         self.plan, self.pixels, self.preprocess = plan, pixels.values, preprocess
-        self._keys, self._replacement, self._whole = keys, key(seed, "replacement"), pixels.whole
+        self._keys, self._replacement, self._is_readable = keys, key(seed, "replacement"), pixels.readable
         device, part, order = self.pixels.device, share(plan.batch_size, world), plan.order
         self.targets = dict(_on_device(plan, device))
         self._offsets = torch.arange(part, device=device) + rank * part
@@ -135,10 +135,10 @@ class _Resident:
 
     def _readable(self, indices: Tensor, places: Tensor) -> Tensor:
         """The images to take: for damaged ones those that workers would take."""
-        if self._whole is not None:
+        if self._is_readable is not None:
             for attempt in range(MAX_REPLACEMENTS):
-                other = replacement(self._replacement, places, attempt, len(self._whole))
-                indices = torch.where(self._whole[indices], indices, other)
+                other = replacement(self._replacement, places, attempt, len(self._is_readable))
+                indices = torch.where(self._is_readable[indices], indices, other)
         return indices
 
 

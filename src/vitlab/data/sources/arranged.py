@@ -71,7 +71,7 @@ def arrange(dataset: DataSet, parts: Mapping[str, Sequence[str]]) -> DataSet:
     return dataclasses.replace(dataset, splits=ordered, fingerprint=digest.text(), notes=(*dataset.notes, *notes))
 
 
-def whole(dataset: DataSet) -> DataSet:
+def with_all(dataset: DataSet) -> DataSet:
     """The set with one part more, `all`, which is all of its parts."""
     parts = list(dataset.splits.values())
     joined = parts[0] if len(parts) == 1 else _join(parts)

@@ -47,7 +47,7 @@ class Stored:
             return np.lib.format.read_array(stream, allow_pickle=False)
 
 
-def recognises(path: Path) -> bool:
+def recognizes(path: Path) -> bool:
     """Whether it is such a file, or a folder of them."""
     if path.is_dir():
         return any(role(file.stem) and role(file.stem)[0] == "images" for file in path.glob("*.npy"))  # pyright: ignore[reportOptionalSubscript]
@@ -213,4 +213,4 @@ def _damage(path: Path, name: str) -> Iterator[None]:
         ) from error
 
 
-SOURCE = Source("arrays", "arrays", recognises, read)
+SOURCE = Source("arrays", "arrays", recognizes, read)

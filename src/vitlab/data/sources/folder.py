@@ -24,7 +24,7 @@ class ClassFolders:
     classes: dict[str, Listing] = field(default_factory=dict)
 
 
-def recognises(path: Path) -> bool:
+def recognizes(path: Path) -> bool:
     """Whether it is a folder at all: what is wrong with it, `read` says."""
     return path.is_dir()
 
@@ -138,9 +138,9 @@ def _worded(root: Path, names: list[str]) -> dict[str, str]:
     if len(set(_splits_in(*names))) < 2:
         return {}
     full = [name for name in names if _holds_images(root / name)]
-    told = [(split, name) for name in full for split in _splits_in(name)]
-    found = dict(told)
-    if not 1 < len(found) == len(told):
+    named = [(split, name) for name in full for split in _splits_in(name)]
+    found = dict(named)
+    if not 1 < len(found) == len(named):
         return {}
     others = [name for name in full if not _splits_in(name)]
     common = set.intersection(*(set(list_folders(root / _inner(root, name))) for name in found.values()))
@@ -235,4 +235,4 @@ def _or_a_table(root: Path) -> str:
     return f"; or give {root / tables[0]}, if that holds the labels" if tables else ""
 
 
-SOURCE = Source("folder", "an image folder", recognises, read)
+SOURCE = Source("folder", "an image folder", recognizes, read)

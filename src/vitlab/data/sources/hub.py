@@ -61,7 +61,7 @@ class HubImages:
         return np.arange(len(self), dtype=np.int64)
 
 
-def recognises(path: Path) -> bool:
+def recognizes(path: Path) -> bool:
     """Whether it is a folder of `save_to_disk`, a parquet file, or a folder of parquet files."""
     if path.is_dir():
         return is_saved(path) or bool(_tables(path) or _configurations(path))
@@ -285,4 +285,4 @@ def _first_line(error: Exception) -> str:
     return (str(error).splitlines() or [""])[0].rstrip(".") or type(error).__name__
 
 
-SOURCE = Source("hub", "a Hugging Face dataset", recognises, read, certain=is_saved)
+SOURCE = Source("hub", "a Hugging Face dataset", recognizes, read, certain=is_saved)

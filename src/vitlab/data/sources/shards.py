@@ -77,7 +77,7 @@ class Index:
     several: list[str] = field(default_factory=list)  # the extensions that were taken where there were others
 
 
-def recognises(path: Path) -> bool:
+def recognizes(path: Path) -> bool:
     """Whether it is a tar, a pattern of tars, or a folder of tars, also of train/ and val/ with tars."""
     if path.is_dir():
         return bool(_tars(path)) or any(
@@ -255,4 +255,4 @@ def _labels(splits: dict[str, list[str | int]], path: Path, folder: Path) -> Lab
     return from_texts({split: [str(label) for label in labels] for split, labels in splits.items()})
 
 
-SOURCE = Source("shards", "WebDataset tars", recognises, read)
+SOURCE = Source("shards", "WebDataset tars", recognizes, read)

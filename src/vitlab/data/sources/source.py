@@ -65,7 +65,7 @@ class Source:
 
     name: str  # 'folder'
     kind: str  # 'an image folder'
-    recognises: Callable[[Path], bool]  # looks at a few names only
+    recognizes: Callable[[Path], bool]  # looks at a few names only
     read: Callable[..., DataSet]
     # whether a folder is of this form even where it holds class folders or a published set too
     certain: Callable[[Path], bool] = field(default=lambda _: False, kw_only=True)
@@ -79,7 +79,7 @@ class Published(Source):
     page: str  # where the authors publish it
     aliases: tuple[str, ...] = ()
     embedded: bool = False  # part of a library: there is nothing to find
-    told_by_name: bool = False  # its files could be another set's, so the folder has to be called as it is
+    known_by_name: bool = False  # its files could be another set's, so the folder has to be called as it is
     num_classes: int | None = None  # in whichever form it is kept; None where they differ
 
 

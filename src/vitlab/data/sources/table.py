@@ -42,7 +42,7 @@ class Table:
         return [i for i in range(len(self.header)) if i not in (self.image, self.label, self.split)]
 
 
-def recognises(path: Path) -> bool:
+def recognizes(path: Path) -> bool:
     """Whether it is a CSV or TSV, or a folder with train.csv and no train/ of class folders."""
     if path.is_dir():
         return (path / "train.csv").is_file() and not ((path / "train").is_dir() and list_folders(path / "train"))
@@ -193,4 +193,4 @@ def _labels(tables: list[Table], chosen: dict[str, list[int]]) -> Labels:
     return labels
 
 
-SOURCE = Source("table", "a CSV file", recognises, read, certain=names_images)
+SOURCE = Source("table", "a CSV file", recognizes, read, certain=names_images)

@@ -68,7 +68,7 @@ class FlaxBiT(Format):
     configs = (BiTConfig,)
     kinds: ClassVar[tuple[Kind, ...]]
 
-    def recognises(self, location: Location) -> bool:
+    def recognizes(self, location: Location) -> bool:
         return self.find(_plain_names(location.tensors).shapes) is not None
 
     def find(self, shapes: Shapes) -> tuple[Kind, str] | None:

@@ -46,7 +46,7 @@ class FlaxFormat(Format):
         """The file with one tensor a layer."""
         return location.tensors
 
-    def recognises(self, location: Location) -> bool:
+    def recognizes(self, location: Location) -> bool:
         return self.names(self.tensors(location).shapes) is not None
 
     def read(self, location: Location, hints: Mapping[str, Any]) -> Contents:

@@ -47,7 +47,7 @@ class GoogleVMoE(Format):
     def __init__(self) -> None:
         self.dense = Google()
 
-    def recognises(self, location: Location) -> bool:
+    def recognizes(self, location: Location) -> bool:
         return _prefix(location.tensors.shapes) is not None
 
     def read(self, location: Location, hints: Mapping[str, Any]) -> Contents:

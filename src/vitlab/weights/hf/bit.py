@@ -82,7 +82,7 @@ class HuggingFaceBiT(Format):
     name = "hf"
     configs = (BiTConfig,)
 
-    def recognises(self, location: Location) -> bool:
+    def recognizes(self, location: Location) -> bool:
         named = (location.settings or {}).get("model_type")
         return named == "bit" or (
             named is None and any(name in location.tensors.shapes for name in (ROOT, TOWER + ROOT))

@@ -177,7 +177,7 @@ class HuggingFaceCvT(Format):
     name = "hf"
     configs = (CvTConfig,)
 
-    def recognises(self, location: Location) -> bool:
+    def recognizes(self, location: Location) -> bool:
         named = (location.settings or {}).get("model_type")
         first = f"{TRANSFORMERS.stage.format(0)}{TRANSFORMERS.embedding['conv']}.weight"
         return named == "cvt" or (
@@ -276,7 +276,7 @@ class AuthorsCvT(Format):
     name = "timm"  # whose names they resemble, so that they are looked for there
     configs = ()
 
-    def recognises(self, location: Location) -> bool:
+    def recognizes(self, location: Location) -> bool:
         return f"{AUTHORS.stage.format(0)}{AUTHORS.embedding['conv']}.weight" in location.tensors.shapes
 
     def read(self, location: Location, hints: Mapping[str, Any]) -> Contents:

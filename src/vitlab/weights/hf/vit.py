@@ -46,7 +46,7 @@ FILES = ("config.json", "model.safetensors", "preprocessor_config.json")
 class HuggingFace(Format):
     name = "hf"
 
-    def recognises(self, location: Location) -> bool:
+    def recognizes(self, location: Location) -> bool:
         if location.settings is not None and isinstance(location.settings.get("model_type"), str):
             return True
         return any(

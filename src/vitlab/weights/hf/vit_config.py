@@ -107,7 +107,7 @@ def vision_settings(settings: Mapping[str, Any], where: str) -> tuple[str, dict[
 
 def read_config(kind: str, values: Mapping[str, Any], shapes: Shapes, where: str, assumed: list[str]) -> ViTConfig:
     """The configuration of a model type with all its settings; classifiers and poolers show in the tensors alone."""
-    family, side = FAMILIES[kind], _whole(values, "patch_size", where)
+    family, side = FAMILIES[kind], _integer(values, "patch_size", where)
     size = _pair(values, "image_size", where)
     covered = (size[0] // side * side, size[1] // side * side)
     if covered != size and min(covered) > 0:
@@ -117,7 +117,7 @@ def read_config(kind: str, values: Mapping[str, Any], shapes: Shapes, where: str
         )
     if str(values["hidden_act"]) not in GELUS:
         raise CheckpointError(f"{where}: hidden_act '{values['hidden_act']}' is none of {', '.join(GELUS)}.")
-    width, heads = _whole(values, "hidden_size", where), _whole(values, "num_attention_heads", where)
+    width, heads = _integer(values, "hidden_size", where), _integer(values, "num_attention_heads", where)
     if values.get("head_dim", width // heads) != width // heads:
         raise CheckpointError(f"{where}: head_dim {values['head_dim']} is not the width {width} by {heads} heads.")
     depth: Any = values["num_hidden_layers"]
@@ -255,7 +255,7 @@ def _pair(values: Mapping[str, Any], name: str, where: str) -> tuple[int, int]:
     return both[0], both[1]
 
 
-def _whole(values: Mapping[str, Any], name: str, where: str) -> int:
+def _integer(values: Mapping[str, Any], name: str, where: str) -> int:
     first, second = _pair(values, name, where)
     if first != second:
         raise CheckpointError(f"{where}: vitlab takes square patches only, and '{name}' is {first} x {second}.")

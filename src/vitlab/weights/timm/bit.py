@@ -67,7 +67,7 @@ class TimmBiT(Format):
     name = "timm"
     configs = (BiTConfig,)
 
-    def recognises(self, location: Location) -> bool:
+    def recognizes(self, location: Location) -> bool:
         shapes = location.tensors.shapes
         return "stem.conv.weight" in shapes and "stages.0.blocks.0.conv3.weight" in shapes
 

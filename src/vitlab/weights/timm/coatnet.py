@@ -101,7 +101,7 @@ class TimmCoAtNet(Format):
     name = "timm"
     configs = (CoAtNetConfig,)
 
-    def recognises(self, location: Location) -> bool:
+    def recognizes(self, location: Location) -> bool:
         shapes, start = location.tensors.shapes, PREFIX.format(0, 0)
         return "stem.conv1.weight" in shapes and any(
             f"{start}{part}.weight" in shapes for part in ("conv1_1x1", "attn.qkv")

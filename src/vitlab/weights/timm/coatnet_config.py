@@ -54,7 +54,7 @@ ARGUMENTS: dict[str, tuple[str, dict[Any, Any]]] = {
     "conv_pool_type": ("pooling", {"avg2": "mean", "max": "max"}),
     "conv_attn_act_layer": ("squeeze_activation", {"silu": "silu", "relu": "relu"}),
 }
-TOLD = {  # by shapes
+IN_SHAPES = {  # by shapes
     *("conv_expand_output", "conv_output_bias", "conv_attn_early", "conv_attn_ratio", "transformer_pool_type"),
     *("transformer_dim_head", "transformer_expand_first", "transformer_shortcut_bias", "transformer_rel_pos_type"),
     *("transformer_rel_pos_dim", "transformer_init_values"),
@@ -62,20 +62,20 @@ TOLD = {  # by shapes
 
 
 def config_of(shapes: Shapes, said: Said, hints: Mapping[str, Any], where: str, assumed: list[str]) -> CoAtNetConfig:
-    """The configuration behind timm's shapes; `assumed` gets a sentence for what nothing told."""
-    told = _told(shapes, where)
-    untold = _untold(told, said, where, assumed)
+    """The configuration behind timm's shapes; `assumed` gets a sentence for what nothing says."""
+    found = _from_shapes(shapes, where)
+    assumptions = _assume(found, said, where, assumed)
     sizes = said.sizes(where) + ([hints["image_size"]] if "image_size" in hints else [])
-    told["image_size"] = _image_size(shapes, told, sizes, where, assumed)
+    found["image_size"] = _image_size(shapes, found, sizes, where, assumed)
     try:
-        config = CoAtNetConfig(**told, **untold, resize_rule="timm")
+        config = CoAtNetConfig(**found, **assumptions, resize_rule="timm")
         noted = {name: value for name, value in said.notes.config.items() if name != "image_size"}
         return replace(config, noted, where="vitlab's notes in it")
     except ConfigError as error:
         raise CheckpointError(f"{where}: {error}") from error
 
 
-def _told(shapes: Shapes, where: str) -> dict[str, Any]:
+def _from_shapes(shapes: Shapes, where: str) -> dict[str, Any]:
     """The fields that shapes tell."""
 
     def shape(name: str, axes: tuple[int, ...]) -> tuple[int, ...]:
@@ -145,7 +145,7 @@ def _depths(shapes: Shapes, where: str) -> tuple[int, ...]:
     return depths
 
 
-def _untold(told: Mapping[str, Any], said: Said, where: str, assumed: list[str]) -> dict[str, Any]:
+def _assume(found: Mapping[str, Any], said: Said, where: str, assumed: list[str]) -> dict[str, Any]:
     """The fields that no shape tells: by the architecture and its arguments, by our notes, or by known variants."""
     name = re.sub(r"_\d+$", "", said.architecture)
     if name in VARIANTS:
@@ -154,9 +154,9 @@ def _untold(told: Mapping[str, Any], said: Said, where: str, assumed: list[str])
         raise CheckpointError(f"{where}: timm's '{said.architecture}' is not a CoAtNet that vitlab has.")
     if PAPER.keys() <= said.notes.config.keys():
         return {}
-    key = (told["depths"], told["widths"][0], told.get("squeeze_early", False), told.get("relative") == "mlp")
-    alike = [variant for variant, (of, _) in VARIANTS.items() if of == key and told.get("widens") == "last"]
-    variant = alike[0] if alike else "coatnet_0_rw" if told.get("widens") == "last" else "coatnet_0"
+    key = (found["depths"], found["widths"][0], found.get("squeeze_early", False), found.get("relative") == "mlp")
+    alike = [variant for variant, (of, _) in VARIANTS.items() if of == key and found.get("widens") == "last"]
+    variant = alike[0] if alike else "coatnet_0_rw" if found.get("widens") == "last" else "coatnet_0"
     assumed.append(
         f"The file does not name its architecture: activations and pooling of timm's '{variant}' were assumed."
     )
@@ -172,7 +172,7 @@ def _arguments(args: Mapping[str, Any], where: str) -> dict[str, Any]:
             if value not in values:
                 raise CheckpointError(f"{where}: vitlab's CoAtNet has no {name}={value!r}.")
             fields[field] = values[value]
-        elif name.startswith(("conv_", "transformer_")) and name not in TOLD:
+        elif name.startswith(("conv_", "transformer_")) and name not in IN_SHAPES:
             raise CheckpointError(f"{where}: vitlab does not know what '{name}' changes in a CoAtNet.")
     if args.get("transformer_pool_type", args.get("conv_pool_type")) != args.get("conv_pool_type"):
         raise CheckpointError(f"{where}: vitlab's CoAtNet pools by one rule in all of its shortcuts.")
@@ -180,10 +180,10 @@ def _arguments(args: Mapping[str, Any], where: str) -> dict[str, Any]:
 
 
 def _image_size(
-    shapes: Shapes, told: Mapping[str, Any], sizes: list[tuple[int, int]], where: str, assumed: list[str]
+    shapes: Shapes, found: Mapping[str, Any], sizes: list[tuple[int, int]], where: str, assumed: list[str]
 ) -> tuple[int, int]:
     """The size that is said and fits the tables of biases; else a square one that does."""
-    stage = next((number for number, kind in enumerate(told["kinds"]) if kind == "attention"), None)
+    stage = next((number for number, kind in enumerate(found["kinds"]) if kind == "attention"), None)
     rows = None if stage is None else shapes.get(PREFIX.format(stage, 0) + TABLE, (None,))[0]
     if stage is None or rows is None:
         if not sizes:

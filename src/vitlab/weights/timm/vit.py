@@ -110,7 +110,7 @@ class Timm(Format):
     name = "timm"
     configs = (ViTConfig, HybridConfig)
 
-    def recognises(self, location: Location) -> bool:
+    def recognizes(self, location: Location) -> bool:
         settings = location.settings or {}
         named = (
             isinstance(settings.get("architecture"), str) and "model_type" not in settings

@@ -128,31 +128,31 @@ def _pool(shapes: Shapes, said: Said, where: str) -> str:
 
 def _origin(config: Mapping[str, Any], said: Said, assumed: list[str], where: str) -> dict[str, Any]:
     """Norm epsilon, GELU and heads as far as the architecture's name or its arguments tell them."""
-    told: dict[str, Any] = {"norm_eps": 1e-6, "gelu": "exact"}
+    found: dict[str, Any] = {"norm_eps": 1e-6, "gelu": "exact"}
     for pattern, fields in ARCHITECTURES:
         if re.search(pattern, said.architecture):
-            told |= fields
+            found |= fields
     if "norm_layer" in said.args:  # by name, it comes with timm's default
-        told["norm_eps"] = 1e-6
+        found["norm_eps"] = 1e-6
     if "num_heads" in said.args:
-        told["heads"] = said.args["num_heads"]
-        if not isinstance(told["heads"], int) or told["heads"] < 1:
+        found["heads"] = said.args["num_heads"]
+        if not isinstance(found["heads"], int) or found["heads"] < 1:
             raise CheckpointError(f"{where}: 'num_heads' of the config.json beside it must be a positive whole number.")
     if "act_layer" in said.args and not config["gated_mlp"]:
         activation = str(said.args["act_layer"])
         if activation not in GELUS:
             raise CheckpointError(f"{where}: vitlab's ViT has GELU, not '{activation}'.")
-        told["gelu"] = GELUS[activation]
+        found["gelu"] = GELUS[activation]
     if said.architecture or said.notes.config:
-        return told
+        return found
     if config["norm_stem"]:
-        told["norm_eps"] = 1e-5
+        found["norm_eps"] = 1e-5
         assumed.append(
             "A norm before the encoder, as CLIP has: norm_eps=1e-5 and gelu='exact' assumed (OpenAI's: 'quick')."
         )
     elif config["pool"] == "attention":
         assumed.append("Attention pooling, as SigLIP has: gelu='exact' assumed (some of SigLIP's: 'tanh').")
-    return told
+    return found
 
 
 def _places(

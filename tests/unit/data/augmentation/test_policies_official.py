@@ -24,7 +24,7 @@ FIGURES: dict[Op, tuple[float, float, float, float]] = {
     Op.ROTATE: (15, 30, 45, 60),
     Op.POSTERIZE: (2, 4, 6, 8),
     Op.SOLARIZE: (128, 0, 128, 0),
-    Op.COLOUR: (1.0, 1.9, 2.8, 3.7),
+    Op.COLOR: (1.0, 1.9, 2.8, 3.7),
     Op.SIZE_CONTRAST: (1.0, 1.9, 2.8, 3.7),
     Op.BRIGHTNESS: (1.0, 1.9, 2.8, 3.7),
     Op.SHARPNESS: (1.0, 1.9, 2.8, 3.7),
@@ -103,7 +103,7 @@ def expected(op: Op, figure: float, picture: np.ndarray) -> np.ndarray:
             found = ImageOps.solarize(image, int(figure))
         case Op.SOLARIZE_ADD:
             found = np.where(picture < 128, np.minimum(picture.astype(int) + int(figure), 255), picture)
-        case Op.COLOUR:
+        case Op.COLOR:
             found = blend(greyed(picture), picture, figure)
         case Op.SIZE_CONTRAST:
             found = blend(48, picture, figure)  # 120 * 104 / 256, cut
@@ -150,7 +150,7 @@ def test_every_operation_gives_the_official_picture(level: int):
                 which = int(np.argmax(shares))
                 seen.add(which)
                 furthest = np.abs(ours - references[which]).max()
-                if op in (Op.COLOUR, Op.SHARPNESS):  # what is blended with is rounded here and cut there
+                if op in (Op.COLOR, Op.SHARPNESS):  # what is blended with is rounded here and cut there
                     assert shares[which] > 0.5, (op, name)
                     assert furthest <= abs(figure - 1) + 1, (op, name)
                 elif op in (Op.AUTOCONTRAST, Op.SIZE_CONTRAST, Op.BRIGHTNESS):  # float64 cuts to another level

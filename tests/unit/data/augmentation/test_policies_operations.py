@@ -71,7 +71,7 @@ EXACT: list[tuple[Op, float, Callable[[Image.Image], Image.Image]]] = [
     *((Op.SOLARIZE_ADD, float(add), solarize_add(add)) for add in (0, 33, 110, 128)),
     *((Op.BRIGHTNESS, f, enhance(ImageEnhance.Brightness, f)) for f in (0.01, 0.1, 0.55, 1.0, 1.3, 1.9, 3.7)),
     *((Op.CONTRAST, f, enhance(ImageEnhance.Contrast, f)) for f in (0.01, 0.1, 0.55, 1.0, 1.3, 1.9, 3.7)),
-    *((Op.COLOUR, f, enhance(ImageEnhance.Color, f)) for f in (0.0, 0.1, 0.55, 1.0, 1.3, 1.9, 3.7)),
+    *((Op.COLOR, f, enhance(ImageEnhance.Color, f)) for f in (0.0, 0.1, 0.55, 1.0, 1.3, 1.9, 3.7)),
     *((Op.SHARPNESS, f, enhance(ImageEnhance.Sharpness, f)) for f in (0.01, 0.1, 0.55, 1.0, 1.3, 1.9, 3.7)),
     (Op.EQUALIZE, 0.0, ImageOps.equalize),
 ]

@@ -9,7 +9,7 @@ from vitlab.data.sources.source import Published
 BACKGROUND = "BACKGROUND_Google"  # pictures of nothing in particular: none of the 101 categories
 
 
-def recognises(path: Path) -> bool:
+def recognizes(path: Path) -> bool:
     return all((path / name).is_dir() for name in ("accordion", "yin_yang"))  # the first and the last
 
 
@@ -20,7 +20,7 @@ def read(path: Path) -> DataSet:
 SOURCE = Published(
     "caltech101",
     "Caltech-101",
-    recognises,
+    recognizes,
     read,
     ("caltech101/101_ObjectCategories", "caltech-101/101_ObjectCategories", "101_ObjectCategories"),
     "https://data.caltech.edu/records/20086",

@@ -28,7 +28,7 @@ class Layout:
     names_file: str  # binary
     label_bytes: int  # before each binary picture; the last of them counts
 
-    def recognises(self, path: Path) -> bool:
+    def recognizes(self, path: Path) -> bool:
         return self._named(path) and any(
             (path / f"{name}{end}").is_file() for name in self._all for end in ("", ".bin")
         )
@@ -126,6 +126,6 @@ CIFAR100 = Layout(
 FOLDERS10 = ("cifar-10-batches-py", "cifar-10-batches-bin", "cifar-10-batches-py-target/cifar-10-batches-py")
 FOLDERS100 = ("cifar-100-python", "cifar-100-binary", "cifar-100-python-target/cifar-100-python")
 SOURCE = (
-    Published("cifar10", "CIFAR-10", CIFAR10.recognises, CIFAR10.read, FOLDERS10, PAGE, num_classes=10),
-    Published("cifar100", "CIFAR-100", CIFAR100.recognises, CIFAR100.read, FOLDERS100, PAGE, num_classes=100),
+    Published("cifar10", "CIFAR-10", CIFAR10.recognizes, CIFAR10.read, FOLDERS10, PAGE, num_classes=10),
+    Published("cifar100", "CIFAR-100", CIFAR100.recognizes, CIFAR100.read, FOLDERS100, PAGE, num_classes=100),
 )

@@ -9,7 +9,7 @@ from vitlab.data.sources.published.listed import listed
 from vitlab.data.sources.source import SPLITS, Published
 
 
-def recognises(path: Path) -> bool:
+def recognizes(path: Path) -> bool:
     return (path / "images").is_dir() and (path / "labels" / "train1.txt").is_file()
 
 
@@ -32,7 +32,7 @@ def read(path: Path) -> DataSet:
 SOURCE = Published(
     "dtd",
     "DTD (describable textures)",
-    recognises,
+    recognizes,
     read,
     ("dtd/dtd", "dtd"),
     "https://www.robots.ox.ac.uk/~vgg/data/dtd",

@@ -21,7 +21,7 @@ CLASSES = (
 )
 
 
-def recognises(path: Path) -> bool:
+def recognizes(path: Path) -> bool:
     return all((path / name).is_dir() for name in (CLASSES[0], CLASSES[-1]))
 
 
@@ -32,7 +32,7 @@ def read(path: Path) -> DataSet:
 SOURCE = Published(
     "eurosat",
     "EuroSAT (RGB)",
-    recognises,
+    recognizes,
     read,
     ("eurosat/2750", "EuroSAT/2750", "2750", "EuroSAT_RGB"),
     "https://github.com/phelber/EuroSAT",

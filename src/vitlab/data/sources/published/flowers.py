@@ -12,7 +12,7 @@ from vitlab.data.sources.source import Published
 SPLITS = {"train": "trnid", "val": "valid", "test": "tstid"}  # 1020, 1020 and 6149 images
 
 
-def recognises(path: Path) -> bool:
+def recognizes(path: Path) -> bool:
     return (path / "imagelabels.mat").is_file() and (path / "jpg").is_dir()
 
 
@@ -36,7 +36,7 @@ def read(path: Path) -> DataSet:
 SOURCE = Published(
     "flowers102",
     "Oxford Flowers-102",
-    recognises,
+    recognizes,
     read,
     ("flowers-102", "oxford_flowers102"),
     "https://www.robots.ox.ac.uk/~vgg/data/flowers/102",

@@ -9,7 +9,7 @@ from vitlab.data.sources.published.listed import listed
 from vitlab.data.sources.source import Published
 
 
-def recognises(path: Path) -> bool:
+def recognizes(path: Path) -> bool:
     return (path / "images").is_dir() and (path / "meta" / "train.txt").is_file()
 
 
@@ -30,7 +30,7 @@ def read(path: Path) -> DataSet:
 SOURCE = Published(
     "food101",
     "Food-101",
-    recognises,
+    recognizes,
     read,
     ("food-101",),
     "https://data.vision.ee.ethz.ch/cvl/datasets_extra/food-101",

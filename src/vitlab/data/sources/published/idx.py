@@ -22,7 +22,7 @@ PARTS = {"train": "train", "test": "t10k"}
 BYTE = 8  # the type code of unsigned bytes, the third byte of the magic number
 
 
-def recognises(path: Path) -> bool:
+def recognizes(path: Path) -> bool:
     """Whether the files are there, of whichever of the two sets."""
     return any(_find(path, prefix, "images", 3) for prefix in PARTS.values())
 
@@ -37,7 +37,7 @@ def read_fashion(path: Path) -> DataSet:
 
 def is_fashion(path: Path) -> bool:
     """Whether it is Fashion-MNIST, by its first labels or the name of its folder, the nearest that tells."""
-    if not recognises(path):
+    if not recognizes(path):
         return False
     around = [part.lower() for part in reversed(path.resolve().parts[-3:])]
     if "fashion" in next((part for part in around if "mnist" in part), " ".join(around)):
@@ -50,7 +50,7 @@ def is_fashion(path: Path) -> bool:
 
 
 def is_mnist(path: Path) -> bool:
-    return recognises(path) and not is_fashion(path)
+    return recognizes(path) and not is_fashion(path)
 
 
 def _read(path: Path, name: str, classes: tuple[str, ...]) -> DataSet:

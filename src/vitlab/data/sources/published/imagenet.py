@@ -209,7 +209,7 @@ SOURCE = (
         read_tiny,
         ("tiny-imagenet-200",),
         "http://cs231n.stanford.edu/tiny-imagenet-200.zip",
-        told_by_name=True,
+        known_by_name=True,
         num_classes=200,
     ),
     Published(
@@ -220,7 +220,7 @@ SOURCE = (
         ("ILSVRC2012", "imagenet-1k"),
         "https://image-net.org",
         aliases=("ilsvrc", "imagenet2012"),
-        told_by_name=True,
+        known_by_name=True,
         num_classes=1000,
     ),
 )

@@ -16,7 +16,7 @@ TRIMAPS = "annotations/trimaps"
 LISTS = {"train": "trainval.txt", "test": "test.txt"}
 
 
-def recognises(path: Path) -> bool:
+def recognizes(path: Path) -> bool:
     return (path / "images").is_dir() and (path / "annotations" / LISTS["train"]).is_file()
 
 
@@ -63,7 +63,7 @@ def _trimaps(path: Path, images: dict[str, list[str]]) -> tuple[dict[str, Masks]
 SOURCE = Published(
     "pets",
     "Oxford-IIIT Pets",
-    recognises,
+    recognizes,
     read,
     ("oxford-iiit-pet", "oxford_iiit_pet"),
     "https://www.robots.ox.ac.uk/~vgg/data/pets",

@@ -14,7 +14,7 @@ SIDE = 96
 CLASSES = ("airplane", "bird", "car", "cat", "deer", "dog", "horse", "monkey", "ship", "truck")  # class_names.txt
 
 
-def recognises(path: Path) -> bool:
+def recognizes(path: Path) -> bool:
     return any((path / f"{split}_X.bin").is_file() for split in ("train", "test"))
 
 
@@ -46,5 +46,5 @@ def read(path: Path) -> DataSet:
 
 
 SOURCE = Published(
-    "stl10", "STL-10", recognises, read, ("stl10_binary",), "https://cs.stanford.edu/~acoates/stl10", num_classes=10
+    "stl10", "STL-10", recognizes, read, ("stl10_binary",), "https://cs.stanford.edu/~acoates/stl10", num_classes=10
 )

@@ -14,7 +14,7 @@ FILES = {"train": "train_32x32.mat", "test": "test_32x32.mat"}
 EXTRA = "extra_32x32.mat"
 
 
-def recognises(path: Path) -> bool:
+def recognizes(path: Path) -> bool:
     return any((path / file).is_file() for file in FILES.values())
 
 
@@ -42,7 +42,7 @@ def read(path: Path) -> DataSet:
 SOURCE = Published(
     "svhn",
     "SVHN (cropped digits)",
-    recognises,
+    recognizes,
     read,
     ("svhn",),
     "http://ufldl.stanford.edu/housenumbers",

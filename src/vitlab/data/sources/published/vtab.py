@@ -106,7 +106,7 @@ def find_tasks(root: Path) -> dict[str, Path]:
     return {name: found[name] for name in TASKS if name in found}
 
 
-def recognises(path: Path) -> bool:
+def recognizes(path: Path) -> bool:
     """Whether it is the folder of a task, or the folder that holds several."""
     return _is_task(path) or any(_is_task(path / name) for name in TASKS)
 
@@ -200,4 +200,4 @@ def _plain(name: str) -> str:
     return re.sub(r"[-_ ]", "", name.lower())
 
 
-SOURCE = Source("vtab", "a task of VTAB-1k", recognises, read, certain=recognises)
+SOURCE = Source("vtab", "a task of VTAB-1k", recognizes, read, certain=recognizes)
