@@ -109,7 +109,11 @@ def _child(reader: Reader, root: Path, case: Path, tally: Path, said: Path, case
                 database=None,
                 deadline=None,
                 phases=(Phase.generate, Phase.shrink),
-                suppress_health_check=list(HealthCheck),
+                suppress_health_check=[
+                    HealthCheck.too_slow,
+                    HealthCheck.data_too_large,
+                    HealthCheck.large_base_example,
+                ],
             )
             @given(st.sampled_from(valid).flatmap(changed).map(Case))
             def each(drawn: Case) -> None:

@@ -5,6 +5,7 @@ import gzip
 import json
 import pickle
 import shutil
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -82,7 +83,7 @@ def vmoe(root: Path) -> None:
     write_shards(_inside(root / "authors") / "model", random_weights((1, 3)))
 
 
-def made(*names: str):
+def made(*names: str) -> Callable[[Path], None]:
     """Data sets as the tests of the sources' contract write them."""
 
     def write(root: Path) -> None:
@@ -130,7 +131,7 @@ def mat(root: Path) -> None:
 def _model(family: str = "vit", **fields: Any) -> Model:
     known = {item.name: item for item in FAMILIES}[family]
     torch.manual_seed(0)
-    example = known.example | {"image_size": (32, 32), **fields}
+    example = {**known.example, "image_size": (32, 32), **fields}
     vit = dataclasses.replace(VIT, **fields) if family == "vit" else None
     model = fresh_model(vit or from_dict(known.config, example, where=family))
     model.labels = tuple(f"class {i}" for i in range(model.config.num_classes))

@@ -54,7 +54,7 @@ def parse_json(text: str | bytes) -> Any:
             break
     else:
         raise ValueError(f"nested more than {MAX_DEPTH} deep")
-    if ("\\u" if isinstance(text, str) else b"\\u") in text:
+    if "\\u" in text if isinstance(text, str) else b"\\u" in text:
         _check_unicode(value)
     return value
 
