@@ -17,7 +17,7 @@ from vitlab.core.errors import ConfigError, near_matches
 from vitlab.core.record import environment
 from vitlab.data.contract import DataSet
 from vitlab.data.jpeg import decoder_name
-from vitlab.data.sources.arranged import ALL
+from vitlab.data.sources.arranged import ALL, with_all
 from vitlab.evaluation.contract import EvaluationError, Outcome, Protocol, Result, Subject
 from vitlab.evaluation.cost import exaflops, model_cost, spent
 from vitlab.evaluation.features import Progress, Reading, Share, default_cache

@@ -15,6 +15,6 @@ def test_a_folder_without_parts_is_divided_by_class(tmp_path: Path) -> None:
         for i in range(num):
             Image.new("RGB", (8, 8), (i, 0, num)).save(tmp_path / name / f"{i:02}.png")
     dataset = HOST.open(str(tmp_path), None)
-    labels = {part: split.labels() for part, split in dataset.splits.items()}
+    labels = {part: split.labels for part, split in dataset.splits.items()}
     found = {part: np.bincount(numbers).tolist() for part, numbers in labels.items()}
     assert found == {"train": [1, 40], "val": [1, 5], "test": [1, 5]}
