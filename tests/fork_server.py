@@ -12,10 +12,13 @@ import socket
 import sys
 import time
 
+# ruff: noqa: F401
+import scipy.special
 import torch.distributed.checkpoint
-import torch.distributed.fsdp  # noqa: F401
+import torch.distributed.fsdp
+import torch.utils.tensorboard
 
-import vitlab.training.session  # noqa: F401
+import vitlab.training.session
 
 LIMIT = 300  # seconds
 

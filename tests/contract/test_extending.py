@@ -276,7 +276,7 @@ def test_a_protocol_of_ones_own(capsys: pytest.CaptureFixture[str], tmp_path: Pa
     data = str(write_small_set(tmp_path / "small.npz"))
     arguments = ["--model", str(tmp_path / "model"), "--data", data, "--workers", "0", "--device", "cpu"]
     assert main(["evaluate", NAMES["protocol"], *arguments, "--power", "1"]) == 0
-    assert "nearest-mean on small (val)" in capsys.readouterr().out
+    assert "nearest-mean on small (test)" in capsys.readouterr().out
 
 
 @pytest.fixture

@@ -99,5 +99,7 @@ def test_where_others_wait_the_sentence_says_how_to_go_on(
     refuse_from(0, monkeypatch)
     mine = create("vit-digits", num_classes=3)
     recipe = session.with_given(changed(short, compile=True, **{"model.set": ()}), given := Given(model=mine))
-    with pytest.raises(RunError, match=r"cannot be compiled .*go on without, vitlab train --resume .* --compile False"):
+    with pytest.raises(
+        RunError, match=r"cannot be compiled .*resume without, vitlab train --resume .* --compile False"
+    ):
         session.train(recipe, tmp_path / "run", device="cpu", show=False, given=given)

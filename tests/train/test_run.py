@@ -222,7 +222,7 @@ def test_a_full_disk_is_said_with_what_is_kept(short: Recipe, tmp_path: Path, mo
         write(model, path)
 
     monkeypatch.setattr(assembly, "save", save)
-    with pytest.raises(DiskFullError, match=r"(?s)is full: make room and go on.*--resume.*step-0000000"):
+    with pytest.raises(DiskFullError, match=r"(?s)is full: make room and resume.*--resume.*step-0000000"):
         session.train(short, tmp_path / "run", device="cpu", show=False)
     monkeypatch.undo()
     session.train(short, tmp_path / "whole", device="cpu", show=False)
@@ -575,7 +575,7 @@ def test_a_disk_that_fills_between_checkpoints(
         self._stream = Full()  # pyright: ignore[reportAttributeAccessIssue]
 
     monkeypatch.setattr(JsonLines, "__init__", full)
-    with pytest.raises(DiskFullError, match=r"is full: make room and go on .*--resume.* checkpoints there is none"):
+    with pytest.raises(DiskFullError, match=r"is full: make room and resume .*--resume.* checkpoints there is none"):
         session.train(short, tmp_path / "run", device="cpu", show=False)
 
 

@@ -190,7 +190,7 @@ def test_autoaugments_tables_and_ranges_are_torchvisions_but_for_factors():
     from torchvision.transforms.v2 import AutoAugment, AutoAugmentPolicy
 
     names = {
-        "color": "colour",
+        "color": "color",
         "shearx": "shear_x",
         "sheary": "shear_y",
         "translatex": "translate_x",

@@ -12,11 +12,12 @@ import sys
 from typing import Any
 
 import numpy as np
-from scipy.io import loadmat
 
 
 def main(path: str, most: int, names: list[str]) -> str | None:
     """What is wrong; None where the arrays were written."""
+    from scipy.io import loadmat
+
     _limit(most)
     arrays = [name.partition(".")[0] for name in names]
     try:
