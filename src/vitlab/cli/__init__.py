@@ -11,6 +11,7 @@ from typing import TextIO
 VERBS: dict[str, tuple[str, str]] = {
     "demo": ("vitlab.cli.demo", "the whole story on embedded digits, two minutes on two cores"),
     "models": ("vitlab.cli.models", "the zoo: sizes, parameters, cost"),
+    "data": ("vitlab.cli.data", "what a data set holds: classes, unreadable files, copies, leaks between parts"),
     "predict": ("vitlab.cli.predict", "the top classes of images"),
     "train": ("vitlab.cli.train", "a model from a recipe; --resume continues a run"),
     "finetune": ("vitlab.cli.finetune", "a trained model for your own images"),

@@ -1,0 +1,73 @@
+import csv
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from vitlab.cli import main
+
+
+@pytest.fixture
+def photos(tmp_path: Path) -> Path:
+    rng = np.random.default_rng(0)
+    for split, num in (("train", 4), ("test", 2)):
+        for name in ("cats", "dogs"):
+            (tmp_path / "photos" / split / name).mkdir(parents=True)
+            for i in range(num):
+                pixels = rng.integers(0, 256, (20, 20, 3), dtype=np.uint8)
+                Image.fromarray(pixels).save(tmp_path / "photos" / split / name / f"{i}.png")
+    leaked = (tmp_path / "photos" / "train" / "cats" / "0.png").read_bytes()
+    (tmp_path / "photos" / "test" / "dogs" / "again\x1b.png").write_bytes(leaked)
+    return tmp_path / "photos"
+
+
+def test_classes_copies_and_leaks_are_told(photos: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["data", str(photos), "--csv", str(tmp_path / "copies.csv")]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0] == "photos: 2 classes, one label per image (cats, dogs)"
+    assert "test: 5 images, 2 to 3 per class" in lines
+    assert "copies: 1 image is a copy of another, 1 exactly and 0 nearly" in lines
+    place = lines.index("in another part too (a leak): 1 of them")
+    assert lines[place + 1].endswith(
+        "(test, dogs) is a copy of " + str(photos / "train" / "cats" / "0.png") + " (train, cats)"
+    )
+    assert r"again\x1b.png" in lines[place + 1]
+    assert "under another label too: 1 of them" in lines
+    with (tmp_path / "copies.csv").open(newline="", encoding="utf-8") as file:
+        [row] = csv.DictReader(file)
+    assert (row["kind"], row["first split"], row["second split"], row["second label"]) == (
+        "exact",
+        "train",
+        "test",
+        "dogs",
+    )
+
+
+def test_as_json_and_without_looking(photos: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["data", str(photos), "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found["sizes"] == {"train": 6, "val": 2, "test": 5}
+    assert [(pair["kind"], pair["second"]["label"]) for pair in found["copies"]] == [("exact", "dogs")]
+    assert main(["data", str(photos), "--no-look"]) == 0
+    printed = capsys.readouterr().out
+    assert "copies" not in printed
+    assert "unreadable" not in printed
+
+
+def test_what_cannot_be_read_is_named(photos: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (photos / "train" / "cats" / "bad.jpg").write_text("no image")
+    assert main(["data", str(photos)]) == 1
+    assert "bad.jpg is not an image that can be read." in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("options", "sentence"),
+    [(["--near", "0"], "--near must be above 0"), (["--no-look", "--csv", "a.csv"], "--csv is for copies")],
+)
+def test_mistakes_are_one_sentence(
+    options: list[str], sentence: str, photos: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["data", str(photos), *options]) == 2
+    assert sentence in capsys.readouterr().err
