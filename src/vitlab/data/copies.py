@@ -99,7 +99,7 @@ def _look(split: Split, indices: Array) -> list[tuple[int, _Seen]]:
             pixels = decode(raw, split.images.where(index), min_size=(2 * SIDE, 2 * SIDE))
         except ImageError:
             continue
-        data = np.ascontiguousarray(raw) if isinstance(raw, np.ndarray) else raw
+        data = raw.tobytes() if isinstance(raw, np.ndarray) else raw
         found.append((index, _Seen(hashlib.blake2b(data, digest_size=16).digest(), levels_of(pixels))))
     return found
 

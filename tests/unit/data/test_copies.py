@@ -31,8 +31,8 @@ def folder(photos: list[Image.Image], tmp_path: Path) -> Path:
     return tmp_path
 
 
-def found_in(folder: Path, **options: float) -> set[tuple[str, str, str]]:
-    pairs = find_copies(open_data(folder, val_fraction=0), **options)
+def found_in(folder: Path, near: float = 0.95) -> set[tuple[str, str, str]]:
+    pairs = find_copies(open_data(folder, val_fraction=0), near=near)
     return {(pair.kind, Path(pair.first.where).name, Path(pair.second.where).name) for pair in pairs}
 
 
