@@ -26,9 +26,7 @@ class Learner(nn.Module):
         super().__init__()
         self.model, self.objective = model, objective
         self.phases: dict[str, Phase] = {phase.name: phase for phase in objective.phases(model)}
-        self.norms: tuple[
-            tuple[str, str], ...
-        ] = ()  # each with the layer that reads it, to be one in a call (`fold_norms`)
+        self.norms: tuple[tuple[str, str], ...] = ()  # with the layer that reads each, to be one in a call
         self.cast_to: torch.dtype | None = None  # what the views become, where parameters are sharded in that type
         self._trained = _trained(self, list(self.phases.values()))
 
