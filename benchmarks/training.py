@@ -4,8 +4,9 @@
     python benchmarks/training.py --optimizer adamw --kinds bare captured
 
 A resident set of random pictures, the recipe's augmentation, mixing, model, clipping, optimizer and averaged weights.
-`captured`: the loop as it runs (one CUDA graph a step). `launched`: the same step, launched kernel by kernel. `bare`:
-the compiled model's forward, loss, backward and the optimizer on one fixed batch, captured, with nothing around it.
+`captured`: the loop as it runs (one CUDA graph a step). `unfolded`: the same with layer norms left where they are.
+`launched`: the step of the loop, launched kernel by kernel. `bare`: the compiled model's forward, loss, backward and
+the optimizer on one fixed batch, captured, with nothing around it.
 All are measured in turn, round by round, on as many images each.
 """
 
@@ -39,7 +40,7 @@ from vitlab.training.recipe import Recipe
 from vitlab.training.step import Stepper
 
 FACTOR = 0.1  # of the recipe's lr: its size changes no time
-KINDS = ["bare", "captured", "launched"]
+KINDS = ["bare", "captured", "unfolded", "launched"]
 Times: TypeAlias = dict[tuple[int, str], list[float]]
 
 
@@ -59,7 +60,7 @@ class Noise:
         return f"picture {index}"
 
 
-def make(recipe: Recipe, batch: int, *, capture: bool) -> Stepper:
+def make(recipe: Recipe, batch: int, *, capture: bool, fold: bool = True) -> Stepper:
     """A run's stepper, compiled, over a resident set."""
     world = World(0, 1, torch.device("cuda"))
     optimizer = dataclasses.replace(recipe.optimizer, ema=0.999)
@@ -85,7 +86,8 @@ def make(recipe: Recipe, batch: int, *, capture: bool) -> Stepper:
         train={stream.name: Pixels(pixels) for stream in streams},
     )
     run = assemble(plan, learner, streams, execution, world, None, print, lambda: 0)
-    run.state.learner.fold_norms()
+    if fold:
+        run.state.learner.fold_norms()
     run.stepper.turns[0].module.compile(options=compile_options(world.device))
     for part in (run.state.ema, *run.state.all_optimizers):
         if isinstance(part, Ema | Muon):
@@ -100,7 +102,7 @@ def stepping(recipe: Recipe, batch: int, kind: str) -> Callable[[int], object]:
     """A step of a kind by its number, warmed up."""
     if kind == "bare":
         return bare(recipe, batch)
-    stepper = make(recipe, batch, capture=kind == "captured")
+    stepper = make(recipe, batch, capture=kind != "launched", fold=kind != "unfolded")
     for i in range(10):
         stepper(i, FACTOR)
     return lambda i: stepper(10 + i, FACTOR)
@@ -192,6 +194,8 @@ def main() -> None:
         beside = speed(times, (batch, kind), (batch, "bare")) if "bare" in arguments.kinds else ""
         strategy = f"{middle:.3f} ({min(own):.3f} to {max(own):.3f})"
         print(f"| {batch} | {kind} | {strategy} | {batch / middle * 1e3:,.0f} | {beside} |")
+    for batch in arguments.batches if {"captured", "unfolded"} <= set(arguments.kinds) else []:
+        print(f"batch {batch}: captured at {speed(times, (batch, 'captured'), (batch, 'unfolded'))} of unfolded")
     small, large = min(arguments.batches), max(arguments.batches)
     for kind in arguments.kinds:
         print(f"{kind}: batch {small} at {speed(times, (small, kind), (large, kind))} of batch {large}'s images/s")

@@ -158,7 +158,7 @@ def test_cost_is_measured(little_memory: int) -> None:
 
 def test_fine_tuning_by_the_protocol_learns(tmp_path: Path) -> None:
     vitlab.save(vitlab.create("vit-digits"), tmp_path / "model")
-    fields = {"steps": 120, "rates": (0.1,), "seeds": (0,), "own_size": True, "folder": str(tmp_path / "runs")}
+    fields = {"steps": 120, "lrs": (0.1,), "seeds": (0,), "own_size": True, "folder": str(tmp_path / "runs")}
     found = vitlab.evaluate("finetune", str(tmp_path / "model"), "digits", device=DEVICE, batch_size=64, **fields)
     assert found.metrics["accuracy"].value > 0.15  # ten classes
     assert found.cost["parameters"] > 0

@@ -8,6 +8,7 @@ from torch import Tensor
 
 import vitlab
 from batches import labelled
+from vitlab.core.compiling import compile_options
 from vitlab.kernels import attention, folding
 from vitlab.kernels.attention import MOST_TOKENS, short_attention, takes
 from vitlab.models.contract import Layout
@@ -169,7 +170,8 @@ def test_norms_folded_into_the_next_layer_are_as_exact(monkeypatch: pytest.Monke
         model.zero_grad()
         batch = labelled(images.cuda(), F.one_hot(labels.cuda(), 3).float())
         with torch.autocast("cuda", torch.bfloat16):
-            loss, _ = torch.compile(learner)(batch, torch.zeros((), device="cuda"), "train")
+            compiled = torch.compile(learner, options=compile_options(torch.device("cuda")))
+            loss, _ = compiled(batch, torch.zeros((), device="cuda"), "train")
         loss.backward()
         return {name: value.grad.cpu() for name, value in model.named_parameters() if value.grad is not None}
 

@@ -84,15 +84,19 @@ def atomic_folder(path: Path) -> Iterator[Path]:
         shutil.rmtree(partial, ignore_errors=True)
 
 
+def leftovers(folder: Path, name: str) -> list[Path]:
+    """What writes of this name left in a folder when their process was killed."""
+    ours = re.compile(rf"\.{re.escape(name)}\.[a-z0-9_]{{8}}\.(old|partial{re.escape(Path(name).suffix)})")
+    return sorted(path for path in folder.iterdir() if ours.fullmatch(path.name)) if folder.is_dir() else []
+
+
 def clear_up(folder: Path, names: Iterable[str]) -> None:
-    """Remove what writes of these names left in a folder when their process was killed; what was replaced is put back.
+    """Remove what killed writes of these names left in a folder; what was being replaced is put back.
 
     Nothing else is touched: hidden files may be anybody's.
     """
     for name in names:
-        ours = re.compile(rf"\.{re.escape(name)}\.[a-z0-9_]{{8}}\.(old|partial{re.escape(Path(name).suffix)})")
-        found = sorted(path for path in folder.iterdir() if ours.fullmatch(path.name)) if folder.is_dir() else []
-        for left in found:
+        for left in leftovers(folder, name):
             if left.name.endswith(".old") and not (folder / name).exists():
                 left.replace(folder / name)
             elif left.is_dir():

@@ -6,7 +6,19 @@ from typing import Any
 
 from vitlab.core.errors import ConfigError, unknown_name
 from vitlab.core.registry import is_file_reference, load_object, permit
-from vitlab.recipes import attention, bit, convolutional, deit, experts, finetuning, modern, pretraining, scaling, small
+from vitlab.recipes import (
+    attention,
+    bit,
+    box,
+    convolutional,
+    deit,
+    experts,
+    finetuning,
+    modern,
+    pretraining,
+    scaling,
+    small,
+)
 from vitlab.training.recipe import Recipe
 
 RECIPES: dict[str, Callable[[], Recipe]] = {
@@ -20,6 +32,7 @@ RECIPES: dict[str, Callable[[], Recipe]] = {
     **experts.RECIPES,
     **attention.RECIPES,
     **small.RECIPES,
+    **box.RECIPES,
 }
 
 

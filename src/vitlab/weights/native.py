@@ -15,7 +15,7 @@ from vitlab.core.checksums import NAME as CHECKSUMS
 from vitlab.core.checksums import checksum, read_checksums, write_checksums
 from vitlab.core.config import from_dict, to_dict
 from vitlab.core.errors import CheckpointError, ConfigError, Error, MissingDependencyError
-from vitlab.core.files import atomic_folder, sync
+from vitlab.core.files import atomic_folder, leftovers, sync
 from vitlab.core.preprocess import Preprocess
 from vitlab.core.registry import is_file_reference, permit
 from vitlab.models import FAMILIES
@@ -151,7 +151,8 @@ def check_replaceable(path: Path, files: Collection[str], is_ours: Callable[[Map
         settings = read_json(path / "config.json")
     except CheckpointError:
         settings = {}
-    others = sorted(inside - set(files))
+    killed = {left.name for name in files for left in leftovers(path, name)}
+    others = sorted(inside - set(files) - killed)
     if others or not is_ours(settings):
         what = f"holds '{others[0]}'" if others else "is no model folder of this format"
         raise Error(f"{path} exists and {what}; it is left as it is. Choose another name.")

@@ -132,6 +132,16 @@ def test_what_is_not_a_model_is_not_overwritten(kind: str, tmp_path: Path) -> No
     assert [item.name for item in tmp_path.iterdir()] == ["target"]
 
 
+def test_what_a_killed_write_of_the_card_left_is_replaced_with_the_folder(tmp_path: Path) -> None:
+    save(random_vit(TINY), tmp_path / "model")
+    (tmp_path / "model" / ".README.md.kr2unzyk.partial.md").write_text("half a ca")
+    save(random_vit(TINY, seed=1), tmp_path / "model")
+    assert not [item.name for item in (tmp_path / "model").iterdir() if item.name.startswith(".")]
+    (tmp_path / "model" / ".README.md.mine.partial.md").write_text("a name that no write gives")
+    with pytest.raises(Error, match="it is left as it is"):
+        save(random_vit(TINY), tmp_path / "model")
+
+
 def test_an_empty_folder_and_missing_parents_are_fine(tmp_path: Path) -> None:
     (tmp_path / "empty").mkdir()
     save(random_vit(TINY), tmp_path / "empty")
