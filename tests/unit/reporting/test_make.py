@@ -11,6 +11,7 @@ from scipy.stats import binomtest
 from sklearn import metrics
 
 from report_pages import Page
+from shown import shown
 from unit.reporting.made_runs import HOSTILE, MadeRun, make_run, without_data, write_metrics
 from vitlab.cli import VERBS
 from vitlab.core.errors import Error
@@ -70,6 +71,18 @@ def test_one_file_that_asks_for_nothing_with_all_sections(page: Page) -> None:
     assert [title for title in page.headings if title in SECTIONS] == SECTIONS
     assert len(page.source) < 1e6  # read at once, also over a slow line
     assert len(page.images) == 24
+
+
+def test_a_notebook_shows_what_the_page_says_first(run: MadeRun, page: Page, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(run.folder.parent)
+    made = make_report(run.folder, run.plan)
+    report = shown(made)
+    assert made.title == page.headings[0]
+    assert made.lead in page.text
+    assert made.lead in report.text
+    assert percent(metrics.accuracy_score(run.labels, run.logits.argmax(axis=1))) in report.text
+    assert report.links == ["run/report.html"]
+    assert repr(made).startswith(f"<Report {made.path}: finished. A vision model")
 
 
 def test_numbers_are_those_of_scikit_learn(page: Page, run: MadeRun) -> None:
