@@ -18,7 +18,7 @@ SHORT: dict[str, dict[str, Any]] = {
     "student": {},
 }
 SHOWN = {
-    "practitioner": ["Predictions", "RunOutcome", "Report", "Predictions", "Inspection"],
+    "practitioner": ["Predictions", "RunOutcome", "Report", "Predictions"],
     "researcher": ["RunOutcome", "Result", "Result", "Result", "Comparison", "Comparison", "Result"],
     "student": ["ViT", "Image", "Prediction", "Image", "Inspection"],
 }

@@ -15,7 +15,7 @@ from vitlab.inspection.write import model_figures, view_figures
 if TYPE_CHECKING:
     from vitlab.inspection.gather import Inspection
 
-MOST_PICTURES = 4  # `inspect(..., out=folder)` writes all
+MOST_PICTURES = 3  # `inspect(..., out=folder)` writes all
 
 
 def shown(inspection: "Inspection") -> Html:
@@ -23,7 +23,7 @@ def shown(inspection: "Inspection") -> Html:
     findings = inspection.findings
     left = len(findings.views) - MOST_PICTURES
     more = f"… and {left} more: vitlab.inspect(..., out=FOLDER) draws all of them"
-    pictures = [part for view in findings.views[:MOST_PICTURES] for part in _looked(view)]
+    pictures = [part for place, view in enumerate(findings.views[:MOST_PICTURES]) for part in _looked(view, place == 0)]
     model = [notebook.folded(title, _drawn(figure, words)) for title, _, figure, words in model_figures(findings)]
     absent = [notebook.faint(sentence) for sentence in (*findings.missing, *inspection.unread)]
     return notebook.card(
@@ -37,12 +37,15 @@ def shown(inspection: "Inspection") -> Html:
     )
 
 
-def _looked(view: View) -> list[Html]:
-    """A picture's answer and where the model looked; its heads folded."""
+def _looked(view: View, with_heads: bool) -> list[Html]:
+    """A picture's answer and where the model looked; its heads, the largest of all figures, folded."""
     answer = ", ".join(f"{short(label, 40)} {share:.0%}" for label, share in view.classes)
-    (_, figure, words), *heads = view_figures(view)
+    found = view_figures(view)
+    _, figure, words = next(found)
     parts = [notebook.line(f"{short(view.name)}: {answer}" if answer else short(view.name)), _drawn(figure, words)]
-    return [*parts, *(notebook.folded("Head by head", _drawn(figure, words)) for _, figure, words in heads)]
+    if with_heads:
+        parts += [notebook.folded("Head by head", _drawn(figure, words)) for _, figure, words in found]
+    return parts
 
 
 def _drawn(figure: Figure, caption: str) -> Html:

@@ -30,21 +30,21 @@ def looked(model: ViT, amount: int) -> Inspection:
 
 
 def test_figures_are_shown_with_their_sentences(model: ViT, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(notebook, "MOST_PICTURES", 1)
-    inspection = looked(model, 2)
+    monkeypatch.setattr(notebook, "MOST_PICTURES", 2)
+    inspection = looked(model, 3)
     page = shown(dataclasses.replace(inspection, unread=(HOSTILE,)))
     titles = [title for title, _, _, _ in model_figures(inspection.findings)]
     assert len(titles) == 5
     assert all(title in page.text for title in titles)
-    assert len(page.labels) == 2 + len(titles)  # where it looked, and its heads
+    assert len(page.labels) == 3 + len(titles)  # where it looked, and the heads of the first
     assert "8 x 8 pixels" in page.text
     assert "4 x 4 patches" in page.text
     assert "picture 1: " in page.text
-    assert "picture 2: " not in page.text
+    assert "picture 3: " not in page.text
     assert "… and 1 more" in page.text
     assert "\\x1b[2J" in page.text
     assert len(page.source) < 300_000
-    assert repr(inspection) == "<Inspection of the model: 2 pictures, averages over 2>"
+    assert repr(inspection) == "<Inspection of the model: 3 pictures, averages over 3>"
 
 
 def test_a_model_without_attention() -> None:
