@@ -20,7 +20,7 @@ SHOWN_PX = 88  # of a thumbnail's longer side
 def card(title: str, *parts: str | None) -> Html:
     """A title above parts."""
     heading = tag("div", title, style="font-weight:600")
-    return tag("div", heading, *parts, style="max-width:48rem;line-height:1.5;overflow-wrap:anywhere")
+    return tag("div", heading, *parts, style="max-width:48rem;line-height:1.5;overflow-wrap:break-word")
 
 
 def line(text: str) -> Html:
@@ -41,8 +41,9 @@ def folded(title: str, *parts: str) -> Html:
 def table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> Html:
     """A table; a column whose name begins with '>' is set to the right, and names that are all empty are left out."""
     names = [name.lstrip(">") for name in columns]
+    right, left = "text-align:right;white-space:nowrap", "text-align:left"
     styles = [
-        f"text-align:{'right' if name.startswith('>') else 'left'};vertical-align:baseline;padding:.15em .8em .15em 0"
+        f"{right if name.startswith('>') else left};vertical-align:baseline;padding:.15em .8em .15em 0"
         for name in columns
     ]
     head = [tag("th", name, scope="col", style=style) for name, style in zip(names, styles, strict=True)]
@@ -51,7 +52,7 @@ def table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> Html:
         "table",
         tag("thead", tag("tr", *head, style=f"border-bottom:{LINE}")) if any(names) else None,
         tag("tbody", *body),
-        style="border-collapse:collapse;margin:.3em 0;font-variant-numeric:tabular-nums",
+        style="border-collapse:collapse;margin:.3em 0;color:inherit;font:inherit;font-variant-numeric:tabular-nums",
     )
 
 
@@ -59,7 +60,7 @@ def bar(share: float) -> Html:
     """A bar as long as a share of 0 to 1."""
     length = f"{100 * min(max(share, 0.0), 1.0):.1f}%"
     filled = tag("div", style=f"width:{length};height:.7em;background:{FILL};border-radius:2px")
-    return tag("div", filled, style="width:6em;min-width:1px")
+    return tag("div", filled, style="width:4.5em")
 
 
 def image(small: Thumbnail, alt: str) -> Html:
@@ -73,6 +74,6 @@ def image(small: Thumbnail, alt: str) -> Html:
 def link(path: Path, text: str) -> Html:
     """A link to a file: by the way from here, which a notebook's page can follow, or else by its address."""
     whole = path.absolute()
-    if whole.is_relative_to(Path.cwd()):
-        return tag("a", text, href=quote(os.fsencode(whole.relative_to(Path.cwd()))))
-    return tag("a", text, href=whole.as_uri())
+    inside = whole.is_relative_to(Path.cwd())
+    address = quote(os.fsencode(whole.relative_to(Path.cwd()))) if inside else whole.as_uri()
+    return tag("a", text, href=address, style="color:inherit;text-decoration:underline")

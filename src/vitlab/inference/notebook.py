@@ -57,7 +57,7 @@ def _figure(prediction: Prediction, most: int) -> Html:
         "div",
         tag("div", *_pictures(prediction, name), style="flex:none;display:flex;gap:.3em"),
         tag("div", notebook.faint(name) if prediction.source else None, said, style="min-width:0"),
-        style="display:flex;gap:.8em;align-items:flex-start;overflow-wrap:anywhere",
+        style="display:flex;gap:.8em;align-items:flex-start;overflow-wrap:break-word",
     )
 
 

@@ -29,9 +29,9 @@ def shown(inspection: "Inspection") -> Html:
     return notebook.card(
         f"Inside {findings.model}",
         notebook.line(cut_words(findings)),
+        notebook.faint(average_words(findings)),
         *pictures,
         notebook.faint(more) if left > 0 else None,
-        notebook.faint(average_words(findings)),
         *model,
         notebook.folded("What is not here, and why", *absent) if absent else None,
     )

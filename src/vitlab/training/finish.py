@@ -12,7 +12,7 @@ from safetensors.torch import load_file
 from vitlab.core import notebook
 from vitlab.core.errors import DataError
 from vitlab.core.record import write_json
-from vitlab.core.words import one_line
+from vitlab.core.words import count, one_line
 from vitlab.models.contract import Model
 from vitlab.models.outside import OutsideModel
 from vitlab.training.assembly import WEIGHTS, Run
@@ -42,7 +42,7 @@ class RunOutcome:
         if self.reason == "signal":
             return f"Stopped at step {self.step}; resume with: {resuming(self.folder)}"
         words = {"early": "Stopped early: no better score for some time"}.get(self.reason, "Done")
-        return f"{words} after {self.step} steps."
+        return f"{words} after {count(self.step, 'step')}."
 
     def __repr__(self) -> str:
         return one_line(f"<Run {self.folder}: {' '.join([self.ending, ', '.join(self.lines)])}>")

@@ -46,4 +46,4 @@ def test_a_link_leads_to_the_file_from_where_the_notebook_is(tmp_path: Path, mon
         assert here / unquote(link) == here / path
     (outside,) = Page(notebook.link(tmp_path / "other #1.html", "it")).links
     assert unquote(outside) == f"file://{tmp_path}/other #1.html"
-    assert notebook.link(Path(os.fsdecode(b"\xff.html")), "it") == '<a href="%FF.html">it</a>'
+    assert notebook.link(Path(os.fsdecode(b"\xff.html")), "it").startswith('<a href="%FF.html"')
