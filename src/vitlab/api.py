@@ -15,7 +15,7 @@ from vitlab.core.files import free_path
 from vitlab.core.registry import permit
 from vitlab.data.decoding import Input, StrPath, find_inputs
 from vitlab.inference import predict as prediction
-from vitlab.inference.predict import Prediction
+from vitlab.inference.predict import Prediction, Predictions
 from vitlab.models.contract import Model
 from vitlab.models.create import create
 from vitlab.models.zoo.rows import ZooRow, list_models
@@ -43,6 +43,7 @@ if TYPE_CHECKING:  # what only training and measuring need is imported when some
 __all__ = [
     "Answer",
     "Prediction",
+    "Predictions",
     "Scored",
     "ZooRow",
     "create",
@@ -74,7 +75,7 @@ def predict(
     batch_size: int = 32,
     device: str | None = None,
     progress: Callable[[int, int], None] | None = None,
-) -> list[Prediction]:
+) -> Predictions:
     """What the model says of each image: a classifier's `top` classes, a mask, or numbers, as its task has it.
 
     An image that cannot be read gets an `error` instead. `model` is a model or a source for `load`; `images` are paths

@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 import torch
 
+from shown import shown
 from vitlab.core.config import from_dict, to_dict
 from vitlab.core.errors import CannotHoldError, ConfigError, Error
 from vitlab.models import FAMILIES
@@ -49,6 +50,11 @@ class TestFamily:
         features = model.pool(model.encode(tokens))
         assert features.shape == (2, model.num_features)
         assert model.head(features).shape == model(images).shape == (2, 5)
+
+    def test_shows_itself_in_a_notebook(self, family: str) -> None:
+        page = shown(build(family))
+        assert page.row("answers") == ["5 classes"]
+        assert page.row("takes")[0].startswith("pictures of ")
 
     def test_images_do_not_mix(self, family: str) -> None:
         model, images = build(family), torch.randn(3, 3, 32, 48)

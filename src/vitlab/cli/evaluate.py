@@ -15,7 +15,7 @@ from vitlab.cli.terminal import print_json, progress_bar, say
 from vitlab.core.errors import Error, unknown_name
 from vitlab.core.registry import is_file_reference
 from vitlab.core.words import one_line
-from vitlab.evaluation.contract import KNOWN, KNOWN_WORDS, Protocol
+from vitlab.evaluation.contract import Protocol
 from vitlab.studies import PROTOCOLS
 
 if TYPE_CHECKING:
@@ -182,30 +182,15 @@ def _examples(name: str, examples: Sequence[str]) -> str:
 
 
 def _show(result: "Result") -> None:
-    from vitlab.evaluation.results import markdown, result_rows
+    from vitlab.evaluation.results import markdown, result_notes, result_table, result_title
 
-    split = result.settings.get("split")
-    where = f" on {result.data}" + (f" ({split})" if split else "") if result.data else ""
-    print(one_line(f"{result.model}: {result.protocol}{where}, {result.seconds:.1f} s") + "\n")
-    rows = [[one_line(cell) for cell in row] for row in result_rows(result)]
-    columns = ["metric", ">value", ">count", "spread"]
-    if not any(row[3] for row in rows):
-        columns, rows = columns[:3], [row[:3] for row in rows]
-    print(markdown(columns, rows[:SHOWN]))
+    columns, rows = result_table(result)
+    print(result_title(result) + "\n")
+    print(markdown(columns, [[one_line(cell) for cell in row] for row in rows[:SHOWN]]))
     if len(rows) > SHOWN:
         print(f"\n{len(rows) - SHOWN} more in the result (--out, --json).")
-    chosen: dict[str, list[str]] = {}
-    for name, choice in result.selected.items():
-        chosen.setdefault(choice["on"], []).append(f"{name} {choice['value']}")
-    for where, choices in chosen.items():
-        print("\n" + one_line(f"Chosen on {where}: {', '.join(choices)}."))
-    matched = result.settings.get("classes_matched", "by name")
-    if result.settings.get(KNOWN):
-        print("\n" + one_line(f"This is no few-shot finding: {KNOWN_WORDS}"))
-    said = [] if matched == "by name" else [f"Classes were matched {matched}."]
-    said += [note for note in result.settings.get("notes", ()) if not note.startswith("Read as ")]
-    for note in said:
-        print("\n" + one_line(note))
+    for note in result_notes(result):
+        print(f"\n{note}")
 
 
 def _compare(rest: list[str]) -> int:

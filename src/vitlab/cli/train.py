@@ -145,13 +145,9 @@ def report(outcome: Any, *, as_json: bool) -> int:
             }
         )
         return outcome.status
+    print(one_line(outcome.ending))
     if outcome.reason == "signal":
-        from vitlab.training.run import resuming
-
-        print(one_line(f"Stopped at step {outcome.step}; resume with: {resuming(outcome.folder)}"))
         return outcome.status
-    words = {"done": "Done", "early": "Stopped early: no better score for some time"}[outcome.reason]
-    print(f"{words} after {outcome.step} steps.")
     for line in outcome.lines:
         print(one_line(f"  {line}"))
     if (outcome.folder / "report.html").exists():

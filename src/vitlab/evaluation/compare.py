@@ -81,6 +81,15 @@ class Comparison:
         """The table and its notes, to paste."""
         return "\n\n".join([markdown(*self.table()), *map(one_line, self.notes)])
 
+    def __repr__(self) -> str:
+        return self.markdown()
+
+    def _repr_html_(self) -> str:
+        """What a notebook shows."""
+        from vitlab.evaluation.notebook import shown_comparison
+
+        return shown_comparison(self)
+
 
 def compare(results: Sequence[Result], *, published: Edition | None = None) -> Comparison:
     """Results of one or several models; two for the same model, data and protocol are refused."""

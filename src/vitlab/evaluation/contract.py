@@ -93,6 +93,17 @@ class Result:
     seconds: float = 0.0
     environment: Mapping[str, Any] = field(default_factory=dict)
 
+    def __repr__(self) -> str:
+        from vitlab.evaluation.results import result_words
+
+        return f"<Result of {result_words(self)}>"
+
+    def _repr_html_(self) -> str:
+        """What a notebook shows: a line per metric, and what they are worth."""
+        from vitlab.evaluation.notebook import shown
+
+        return shown(self)
+
 
 @final
 @dataclass(frozen=True, kw_only=True)

@@ -12,9 +12,10 @@ from vitlab.core.config import from_dict
 from vitlab.core.errors import ConfigError, Error
 from vitlab.core.record import read_json, write_json
 from vitlab.core.words import one_line
-from vitlab.evaluation.contract import EvaluationError, Metric, Result
+from vitlab.evaluation.contract import KNOWN, KNOWN_WORDS, EvaluationError, Metric, Result
 
 FORMAT = "vitlab result 1"
+MOST_WORDS = 3  # metrics on one line
 
 
 def result_to_dict(result: Result) -> dict[str, Any]:
@@ -76,6 +77,40 @@ def number(value: float) -> str:
         digits = max(3 - math.floor(math.log10(abs(value))), 0)
         return f"{value:.{digits}f}"
     return f"{value:.3g}"
+
+
+def result_title(result: Result) -> str:
+    """'B_16.npz: fewshot on pets (test), 12.3 s'."""
+    split = result.settings.get("split")
+    where = f" on {result.data}" + (f" ({split})" if split else "") if result.data else ""
+    return one_line(f"{result.model}: {result.protocol}{where}, {result.seconds:.1f} s")
+
+
+def result_words(result: Result) -> str:
+    """On one line: what was measured, and the first metrics."""
+    shown = [f"{name} {figure(metric)}" for name, metric in list(result.metrics.items())[:MOST_WORDS]]
+    more = f" and {len(result.metrics) - MOST_WORDS} more" if len(result.metrics) > MOST_WORDS else ""
+    return one_line(f"{result.protocol} of {result.model} on {result.data or 'no data'}: {', '.join(shown)}{more}")
+
+
+def result_table(result: Result) -> tuple[list[str], list[list[str]]]:
+    """Column names and a line per metric; spreads only where there are any."""
+    columns, rows = ["metric", ">value", ">count", "spread"], result_rows(result)
+    return (columns, rows) if any(row[3] for row in rows) else (columns[:3], [row[:3] for row in rows])
+
+
+def result_notes(result: Result) -> list[str]:
+    """What has to be said of a result: what was chosen and on what, and what its figures are not."""
+    chosen: dict[str, list[str]] = {}
+    for name, choice in result.selected.items():
+        chosen.setdefault(choice["on"], []).append(f"{name} {choice['value']}")
+    notes = [f"Chosen on {where}: {', '.join(choices)}." for where, choices in chosen.items()]
+    if result.settings.get(KNOWN):
+        notes.append(f"This is no few-shot finding: {KNOWN_WORDS}")
+    matched = result.settings.get("classes_matched", "by name")
+    notes += [] if matched == "by name" else [f"Classes were matched {matched}."]
+    notes += [note for note in result.settings.get("notes", ()) if not note.startswith("Read as ")]
+    return [one_line(note) for note in notes]
 
 
 def result_rows(result: Result) -> list[list[str]]:

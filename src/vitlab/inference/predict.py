@@ -5,8 +5,8 @@ import os
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass
-from typing import Any, TypeAlias
+from dataclasses import dataclass, field
+from typing import Any, SupportsIndex, TypeAlias, overload
 
 import numpy as np
 import torch
@@ -14,6 +14,8 @@ import torch
 from vitlab.core.errors import Error, ImageError
 from vitlab.core.pictures import to_rgb
 from vitlab.core.preprocess import Preprocess
+from vitlab.core.thumbnails import Thumbnail, thumbnail
+from vitlab.core.words import one_line
 from vitlab.data.decoding import Input, read_image
 from vitlab.models.contract import Model, evaluating
 from vitlab.tasks import task_for
@@ -22,6 +24,7 @@ from vitlab.tasks.contract import Answer, Scored, Task
 Pixels: TypeAlias = np.ndarray[Any, Any]
 Decoded: TypeAlias = tuple[Pixels, tuple[int, int]]
 DECODERS = min(4, os.cpu_count() or 1)  # Pillow lets go of Python's lock while it decodes and resizes
+MOST_SHOWN = 12  # pictures of a list in a notebook, and so many of those without a file that are kept, small
 
 
 @dataclass(frozen=True)
@@ -32,11 +35,39 @@ class Prediction:
     answer: Answer | None = None
     error: str | None = None
     size: tuple[int, int] | None = None  # height and width of the picture, where it could be read
+    small: Thumbnail | None = field(default=None, repr=False, compare=False)  # to show one that is not in a file
 
     @property
     def classes(self) -> tuple[Scored, ...]:
         """The most probable classes, where the model is a classifier."""
         return () if self.answer is None else self.answer.classes
+
+    def __repr__(self) -> str:
+        said = self.error if self.answer is None else self.answer.words()
+        return one_line(f"<Prediction for {self.source or 'a picture'}: {said}>")
+
+    def _repr_html_(self) -> str:
+        """What a notebook shows: the picture and the answer."""
+        from vitlab.inference.notebook import shown
+
+        return shown(self)
+
+
+class Predictions(list[Prediction]):
+    """A prediction per picture: a list that a notebook shows as pictures with their answers."""
+
+    @overload
+    def __getitem__(self, place: SupportsIndex) -> Prediction: ...
+    @overload
+    def __getitem__(self, place: slice) -> "Predictions": ...
+    def __getitem__(self, place: SupportsIndex | slice) -> "Prediction | Predictions":
+        return Predictions(super().__getitem__(place)) if isinstance(place, slice) else super().__getitem__(place)
+
+    def _repr_html_(self) -> str:
+        """What a notebook shows: the first of them."""
+        from vitlab.inference.notebook import shown_list
+
+        return shown_list(self)
 
 
 def check(top: int, batch_size: int) -> None:
@@ -55,13 +86,13 @@ def predict(
     progress: Callable[[int, int], None] | None = None,
     *,
     task: Task | None = None,
-) -> list[Prediction]:
+) -> Predictions:
     """The answer to each picture as the task, by default the model's, has it; an unreadable one gets an `error`."""
     task = task or task_for(model)
     if getattr(model.config, "num_classes", None) == 0:
         raise Error("The model has no classifier: it gives features, not classes.")
 
-    answers: list[Prediction] = []
+    answers = Predictions()
     waiting: list[tuple[int, Pixels]] = []
     with evaluating(model), torch.inference_mode():
         for index, decoded in enumerate(_decode_ahead(items, model.preprocess, ahead=2 * batch_size)):
@@ -70,7 +101,8 @@ def predict(
                 answers.append(Prediction(source, error=str(decoded)))
             else:
                 pixels, size = decoded
-                answers.append(Prediction(source, size=size))
+                small = _small(items[index]) if source is None and index < MOST_SHOWN else None
+                answers.append(Prediction(source, size=size, small=small))
                 waiting.append((index, pixels))
             if len(waiting) == batch_size or index == len(items) - 1:
                 _answer(task, model, waiting, answers, top)
@@ -82,6 +114,11 @@ def predict(
 
 def _source(item: Input) -> str | None:
     return os.fspath(item) if isinstance(item, str | os.PathLike) else None
+
+
+def _small(item: Input) -> Thumbnail:
+    assert not isinstance(item, str | os.PathLike)
+    return thumbnail(to_rgb(item))
 
 
 def _decode(item: Input, preprocess: Preprocess) -> Decoded | ImageError:

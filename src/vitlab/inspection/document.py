@@ -35,7 +35,6 @@ figcaption { font-size: .9rem; margin-top: .4rem; max-width: 42rem; }
 .sideways { margin: 0; overflow: hidden; font-size: .85rem; color: var(--faint); }
 @media print { .sideways { display: none; } }
 svg { display: block; width: 100%; height: auto; }
-svg text { font-family: system-ui, sans-serif !important; }
 @media print {
   :root { --paper: #fff; --ink: #000; --faint: #444; --line: #ccc; }
   figure { break-inside: avoid; } h2, h3 { break-after: avoid; }

@@ -57,12 +57,18 @@ def inline_svg(svg: str, label: str) -> str:
     """An <svg> element: words and axes in the colour of the page's text, as wide as there is room."""
     text = svg[svg.index("<svg") :].strip()
     text = re.sub(r' (xmlns(:\w+)?|version)="[^"]*"', "", text).replace("xlink:href", "href")
-    text = re.sub(r'<g id="[^"]*"', "<g", text).replace(INK, "currentColor")
+    text = (
+        re.sub(r'<g id="[^"]*"', "<g", text)
+        .replace(INK, "currentColor")
+        .replace("'DejaVu Sans'", "system-ui, sans-serif")
+    )
+    text = re.sub(r"<style[^>]*>.*?</style>", "", text)  # it would be the whole page's; `style` has it for this element
     own = f"f{zlib.crc32((svg + label).encode(errors='backslashreplace')):08x}-"  # figures of one page repeat ids
     text = re.sub(r'( id="|href="#|url\(#)', rf"\g<1>{own}", text)
     size = re.search(r'viewBox="0 0 ([\d.]+) ([\d.]+)"', text)
     assert size is not None
     width = float(size[1]) * 4 / 3  # points to pixels
     style = f"max-width:{width:.0f}px;min-width:{0.7 * width:.0f}px"  # smaller, its words could not be read
+    style += ";stroke-linejoin:round;stroke-linecap:butt"
     opening = f'<svg role="img" aria-label="{escaped(label)}" style="{style}" {size[0]}>'
     return opening + text[text.index(">") + 1 :]

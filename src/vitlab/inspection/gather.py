@@ -12,6 +12,7 @@ from PIL import Image
 
 from vitlab.core.errors import Error, ImageError
 from vitlab.core.pictures import reason, to_rgb
+from vitlab.core.words import count, one_line
 from vitlab.data.contract import DataSet, Split
 from vitlab.data.decoding import Input, read_image, read_picture
 from vitlab.data.open import open_data
@@ -27,6 +28,16 @@ class Inspection:
     findings: Findings
     unread: tuple[str, ...] = ()
     files: tuple[Path, ...] = ()
+
+    def __repr__(self) -> str:
+        looked = count(len(self.findings.views), "picture")
+        return one_line(f"<Inspection of {self.findings.model}: {looked}, averages over {self.findings.num_images:,}>")
+
+    def _repr_html_(self) -> str:
+        """What a notebook shows: the figures."""
+        from vitlab.inspection.notebook import shown
+
+        return shown(self)
 
 
 def inspect_pictures(
@@ -117,9 +128,9 @@ def _part(dataset: DataSet) -> tuple[str, Split]:
     return name, dataset.splits[name]
 
 
-def _evenly(count: int, limit: int) -> list[int]:
+def _evenly(amount: int, limit: int) -> list[int]:
     """At most so many places of a list, evenly spread over it: data sets are often sorted by class."""
-    return np.linspace(0, count - 1, min(count, limit)).round().astype(int).tolist()
+    return np.linspace(0, amount - 1, min(amount, limit)).round().astype(int).tolist()
 
 
 def _none(reader: Reader) -> str:

@@ -25,21 +25,30 @@ def page(
 
 
 def _heading(findings: Findings) -> str:
+    return (
+        f"<h1>Inside {escaped(findings.model)}</h1>\n<p>What this model learned and where it looks."
+        f' {cut_words(findings)}</p>\n<p class="faint">{escaped(average_words(findings))}</p>'
+    )
+
+
+def cut_words(findings: Findings) -> str:
+    """How the model cuts its pictures."""
     rows, columns = findings.grid
     height, width = findings.image_size
     cut = f"It takes pictures of {width} x {height} pixels and sees them as {columns} x {rows} patches"
     side = findings.patch[0]
-    cut += f" of {side:g} x {side:g} pixels." if findings.patch[0] == findings.patch[1] else "."
+    return cut + (f" of {side:g} x {side:g} pixels." if findings.patch[0] == findings.patch[1] else ".")
+
+
+def average_words(findings: Findings) -> str:
+    """What averages are over, or nothing."""
     over = f"the data set {findings.data}" if findings.data else "the pictures below"
     count = "one picture" if findings.num_images == 1 else f"{findings.num_images} pictures"
     averages = f"Averages are over {count} of {over}." if findings.num_images else ""
     few = (
         " That is few: give more pictures, or a data set, for steadier numbers." if 0 < findings.num_images < 16 else ""
     )
-    return (
-        f"<h1>Inside {escaped(findings.model)}</h1>\n<p>What this model learned and where it looks. {cut}</p>\n"
-        f'<p class="faint">{escaped(averages + few)}</p>'
-    )
+    return averages + few
 
 
 def _picture(view: View, panels: Sequence[Panel]) -> str:

@@ -206,6 +206,12 @@ class Model(nn.Module, ABC):
     def taps(self) -> Taps:
         return Taps()
 
+    def _repr_html_(self) -> str:
+        """What a notebook shows."""
+        from vitlab.models.notebook import shown
+
+        return shown(self)
+
     def auxiliary(self) -> dict[str, Tensor]:
         """Losses of the last forward pass in training, weighted, to be added to the objective's; handed out once."""
         return {}

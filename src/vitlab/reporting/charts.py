@@ -5,8 +5,8 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+from vitlab.core.markup import Html, join, tag
 from vitlab.core.words import count
-from vitlab.reporting.markup import Html, join, tag
 
 WIDTH, HEIGHT = 400, 230
 LEFT, RIGHT, TOP, BOTTOM = 46, 46, 12, 34

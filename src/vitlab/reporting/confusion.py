@@ -2,8 +2,8 @@
 
 from dataclasses import dataclass
 
+from vitlab.core.markup import Html, join, tag
 from vitlab.core.words import percent, short
-from vitlab.reporting.markup import Html, join, tag
 from vitlab.tasks.sections import Matrix
 
 WITH_NUMBERS = 20  # classes up to which the counts stand in the squares

@@ -2,11 +2,11 @@
 
 from collections.abc import Sequence
 
+from vitlab.core.markup import Html, tag
 from vitlab.core.words import number, percent
 from vitlab.reporting.charts import Curve, Form, Point, line_chart
 from vitlab.reporting.facts import Facts
 from vitlab.reporting.glossary import term
-from vitlab.reporting.markup import Html, tag
 
 SMALL = 0.01  # the largest learning rate below which all are written with an exponent
 

@@ -5,14 +5,14 @@ from functools import singledispatch
 import numpy as np
 from PIL import Image
 
+from vitlab.core.markup import Html, join, tag
 from vitlab.core.pictures import class_color
+from vitlab.core.thumbnails import thumbnail
 from vitlab.core.words import short
 from vitlab.inference.masks import blend
 from vitlab.reporting.charts import reliability_chart
 from vitlab.reporting.confusion import matrix
 from vitlab.reporting.glossary import Glossary
-from vitlab.reporting.markup import Html, join, tag
-from vitlab.reporting.pictures import thumbnail
 from vitlab.tasks.sections import (
     Bar,
     Block,

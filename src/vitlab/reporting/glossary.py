@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from vitlab.reporting.markup import Html, tag
+from vitlab.core.markup import Html, tag
 
 TERMS: dict[str, str] = {
     "95% interval": "The range in which the true value most likely lies. A number from few pictures is uncertain: with"

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from matplotlib.figure import Figure
 from PIL import Image
 
+from vitlab.core.markup import Html, tag
 from vitlab.core.words import count
 from vitlab.inspection.document import Panel, panel_markup
 from vitlab.inspection.drawing import draw_svg, inline_svg
@@ -13,7 +14,6 @@ from vitlab.inspection.examine import examine
 from vitlab.inspection.write import model_figures, view_figures
 from vitlab.models.contract import Model
 from vitlab.reporting.glossary import term
-from vitlab.reporting.markup import Html, tag
 
 SECTIONS = ("distance", "filters", "positions")  # of what inspect draws of a whole model
 

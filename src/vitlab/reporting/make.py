@@ -9,8 +9,10 @@ from pathlib import Path
 import torch
 from PIL import Image
 
+from vitlab.core import notebook
 from vitlab.core.errors import Error
 from vitlab.core.files import atomic_file
+from vitlab.core.words import one_line
 from vitlab.data.contract import DataSet, Split
 from vitlab.evaluation.cost import model_cost, spent
 from vitlab.models.contract import Model
@@ -20,6 +22,7 @@ from vitlab.reporting.page import page
 from vitlab.reporting.pictures import picture_at
 from vitlab.reporting.purpose import Purpose
 from vitlab.reporting.record import RunRecord, read_run
+from vitlab.reporting.summary import STATES, opened
 from vitlab.reporting.tested import affordable, check_limit, evenly, examine_task, held_out, looked_at
 from vitlab.tasks.results import Example, Tested
 from vitlab.weights.load import load
@@ -40,13 +43,28 @@ class Plan:
 
 @dataclass(frozen=True)
 class Report:
-    """The page, and how many held-out pictures it is from."""
+    """The page, how many held-out pictures it is from, and what it says first."""
 
     path: Path
     state: str
     images: int
     seconds: float
     missing: tuple[str, ...] = ()
+    title: str = ""
+    lead: str = ""
+
+    def __repr__(self) -> str:
+        return one_line(f"<Report {self.path}: {STATES[self.state][1]}. {self.lead}>")
+
+    def _repr_html_(self) -> str:
+        """What a notebook shows: the first sentences, and where the page is."""
+        return notebook.card(
+            self.title or str(self.path),
+            notebook.faint(STATES[self.state][1]),
+            notebook.line(self.lead) if self.lead else None,
+            *(notebook.faint(sentence) for sentence in self.missing),
+            notebook.link(self.path, f"The whole report: {self.path}"),
+        )
 
 
 def make_report(
@@ -103,7 +121,8 @@ def make_report(
     with atomic_file(path) as partial:
         partial.write_text(page(facts), encoding="utf-8", errors="backslashreplace")  # a name may not be UTF-8
     seconds = time.perf_counter() - start
-    return Report(path, record.state, 0 if tested is None else tested.num, seconds, tuple(missing))
+    title, lead = opened(facts)
+    return Report(path, record.state, 0 if tested is None else tested.num, seconds, tuple(missing), title, lead)
 
 
 def _planned(record: RunRecord, plan: Callable[[], Plan], missing: list[str]) -> Plan | None:

@@ -2,6 +2,7 @@
 
 from importlib.resources import files
 
+from vitlab.core.markup import Html, tag
 from vitlab.inspection.document import document
 from vitlab.reporting import sections
 from vitlab.reporting.advice import next_steps, notes
@@ -10,7 +11,6 @@ from vitlab.reporting.drawn import drawn
 from vitlab.reporting.facts import Facts
 from vitlab.reporting.glossary import Glossary
 from vitlab.reporting.inside import drawn_inside
-from vitlab.reporting.markup import Html, tag
 from vitlab.reporting.summary import summary
 
 

@@ -1,28 +1,10 @@
-"""Pictures inside a page: small, and written into it."""
-
-import base64
-import io
-from dataclasses import dataclass
+"""The pictures that a report shows."""
 
 from PIL import Image
 
 from vitlab.core.errors import ImageError
 from vitlab.data.contract import Split
 from vitlab.data.decoding import read_picture
-
-SIDE = 176  # px of the longer side: twice what is shown, for screens of fine dots
-TINY = 64  # px up to which a picture is shown by its squares
-QUALITY = 82
-
-
-@dataclass(frozen=True)
-class Thumbnail:
-    """A picture as a data: address; `tiny` ones are to be enlarged square by square."""
-
-    source: str
-    width: int
-    height: int
-    tiny: bool
 
 
 def picture_at(split: Split, place: int) -> Image.Image | None:
@@ -31,25 +13,3 @@ def picture_at(split: Split, place: int) -> Image.Image | None:
         return read_picture(split.images.read(place), split.images.where(place))
     except (ImageError, OSError):
         return None
-
-
-def shrunk(picture: Image.Image) -> Image.Image:
-    """A picture of at most the size that a page holds."""
-    small = picture.copy()
-    small.thumbnail((SIDE, SIDE), Image.Resampling.LANCZOS)
-    return small
-
-
-def thumbnail(picture: Image.Image) -> Thumbnail:
-    """As PNG where it is tiny, else shrunk and as JPEG."""
-    if max(picture.size) <= TINY:
-        return Thumbnail(_address(picture, "png"), *picture.size, tiny=True)
-    small = shrunk(picture)
-    return Thumbnail(_address(small, "jpeg"), *small.size, tiny=False)
-
-
-def _address(picture: Image.Image, kind: str) -> str:
-    stream = io.BytesIO()
-    options = {"quality": QUALITY} if kind == "jpeg" else {"optimize": True}
-    picture.save(stream, format=kind, **options)
-    return f"data:image/{kind};base64,{base64.b64encode(stream.getvalue()).decode()}"

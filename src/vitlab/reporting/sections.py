@@ -4,12 +4,12 @@ import json
 import statistics
 from collections.abc import Sequence
 
+from vitlab.core.markup import Html, join, tag
 from vitlab.core.words import command, duration, flops, millions, number
 from vitlab.evaluation.cost import Spent, exaflops
 from vitlab.reporting.advice import Note
 from vitlab.reporting.facts import Facts
 from vitlab.reporting.glossary import Glossary, anchor, term
-from vitlab.reporting.markup import Html, join, tag
 from vitlab.reporting.record import RunRecord
 
 

@@ -2,12 +2,12 @@
 
 import statistics
 
+from vitlab.core.markup import Html, tag
 from vitlab.core.words import count, duration, millions, percent, short
 from vitlab.objectives import OBJECTIVES
-from vitlab.reporting.drawn import spoken
+from vitlab.reporting.drawn import plain, spoken
 from vitlab.reporting.facts import Facts
 from vitlab.reporting.glossary import Glossary, term
-from vitlab.reporting.markup import Html, tag
 from vitlab.tasks.report import plain_opening
 from vitlab.tasks.sections import Opening
 
@@ -31,6 +31,12 @@ def summary(facts: Facts, glossary: Glossary) -> list[Html]:
     if facts.record.state in ("under way", "unfinished"):
         parts += _progress(facts)
     return [*parts, tag("dl", *_tiles(facts, opening, glossary), class_="tiles")]
+
+
+def opened(facts: Facts) -> tuple[str, str]:
+    """The title and the first sentences without markup."""
+    opening = _opening(facts)
+    return f"{facts.title}: {opening.title}", f"{_trained(facts, opening)}{plain(opening.reached)}"
 
 
 def _opening(facts: Facts) -> Opening:

@@ -10,10 +10,11 @@ from jaxtyping import Int
 from torch import Tensor
 
 from vitlab.core.errors import Error
+from vitlab.core.thumbnails import shrunk
 from vitlab.data.contract import Array, DataSet, Split
 from vitlab.evaluation.cost import model_cost
 from vitlab.models.contract import Model, evaluating
-from vitlab.reporting.pictures import picture_at, shrunk
+from vitlab.reporting.pictures import picture_at
 from vitlab.reporting.purpose import Purpose
 from vitlab.tasks.results import Chosen, Example, Tested
 from vitlab.tasks.scoring import held_batches

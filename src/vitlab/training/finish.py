@@ -9,14 +9,17 @@ from pathlib import Path
 import torch
 from safetensors.torch import load_file
 
+from vitlab.core import notebook
 from vitlab.core.errors import DataError
 from vitlab.core.record import write_json
+from vitlab.core.words import count, one_line
 from vitlab.models.contract import Model
 from vitlab.models.outside import OutsideModel
 from vitlab.training.assembly import WEIGHTS, Run
 from vitlab.training.distribution import count_of
 from vitlab.training.log import ProgressView
 from vitlab.training.loop import Ending
+from vitlab.training.run import resuming
 from vitlab.weights.load import load
 
 QUIET = ("score", "loss", "count")  # scores that are said by another name, or not at all
@@ -32,6 +35,28 @@ class RunOutcome:
     step: int
     scores: Mapping[str, float]
     lines: tuple[str, ...] = ()  # what is worth saying of the scores, as the task says it
+
+    @property
+    def ending(self) -> str:
+        """How the run ended, in a sentence."""
+        if self.reason == "signal":
+            return f"Stopped at step {self.step}; resume with: {resuming(self.folder)}"
+        words = {"early": "Stopped early: no better score for some time"}.get(self.reason, "Done")
+        return f"{words} after {count(self.step, 'step')}."
+
+    def __repr__(self) -> str:
+        return one_line(f"<Run {self.folder}: {' '.join([self.ending, ', '.join(self.lines)])}>")
+
+    def _repr_html_(self) -> str:
+        """What a notebook shows: how it ended, the scores, and where the report and the model are."""
+        report, model = self.folder / "report.html", self.folder / "model"
+        return notebook.card(
+            str(self.folder),
+            notebook.line(self.ending),
+            notebook.table(["", ">"], [entry.rpartition(": ")[::2] for entry in self.lines]) if self.lines else None,
+            notebook.link(report, f"The report: {report}") if report.exists() else None,
+            notebook.faint(f"The model: vitlab.load({str(model)!r})") if model.is_dir() else None,
+        )
 
 
 def finish(run: Run, ending: Ending, view: ProgressView) -> RunOutcome:

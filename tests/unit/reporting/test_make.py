@@ -11,11 +11,12 @@ from scipy.stats import binomtest
 from sklearn import metrics
 
 from report_pages import Page
+from shown import shown
 from unit.reporting.made_runs import HOSTILE, MadeRun, make_run, without_data, write_metrics
 from vitlab.cli import VERBS
 from vitlab.core.errors import Error
 from vitlab.core.record import read_json, write_json
-from vitlab.reporting.make import Plan, make_report
+from vitlab.reporting.make import Plan, Report, make_report
 
 SECTIONS = [
     "What stands out",
@@ -39,12 +40,16 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> MadeRun:
 
 
 @pytest.fixture(scope="module")
-def page(run: MadeRun) -> Page:
-    made = make_report(run.folder, run.plan)
-    assert made.path == run.folder / "report.html"
-    assert made.images == 60
-    assert made.missing == ()
-    return Page(made.path.read_text(encoding="utf-8"))
+def report(run: MadeRun) -> Report:
+    return make_report(run.folder, run.plan)
+
+
+@pytest.fixture(scope="module")
+def page(run: MadeRun, report: Report) -> Page:
+    assert report.path == run.folder / "report.html"
+    assert report.images == 60
+    assert report.missing == ()
+    return Page(report.path.read_text(encoding="utf-8"))
 
 
 @pytest.fixture
@@ -70,6 +75,19 @@ def test_one_file_that_asks_for_nothing_with_all_sections(page: Page) -> None:
     assert [title for title in page.headings if title in SECTIONS] == SECTIONS
     assert len(page.source) < 1e6  # read at once, also over a slow line
     assert len(page.images) == 24
+
+
+def test_a_notebook_shows_what_the_page_says_first(
+    run: MadeRun, report: Report, page: Page, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(run.folder.parent)
+    in_notebook = shown(report)
+    assert report.title == page.headings[0]
+    assert report.lead in page.text
+    assert report.lead in in_notebook.text
+    assert percent(metrics.accuracy_score(run.labels, run.logits.argmax(axis=1))) in in_notebook.text
+    assert in_notebook.links == ["run/report.html"]
+    assert repr(report).startswith(f"<Report {report.path}: finished. A vision model")
 
 
 def test_numbers_are_those_of_scikit_learn(page: Page, run: MadeRun) -> None:

@@ -14,6 +14,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from PIL import Image
 
+from vitlab.core.markup import Html, join, tag
+from vitlab.core.thumbnails import thumbnail
 from vitlab.core.words import command, count, duration, flops, listed, millions, number, percent, short
 from vitlab.data.contract import DataSet, Split
 from vitlab.objectives.cross_entropy import Loss
@@ -24,8 +26,6 @@ from vitlab.reporting.curves import curves
 from vitlab.reporting.drawn import drawn
 from vitlab.reporting.facts import Facts
 from vitlab.reporting.glossary import TERMS, Glossary
-from vitlab.reporting.markup import Html, join, tag
-from vitlab.reporting.pictures import thumbnail
 from vitlab.reporting.record import RunRecord, read_run
 from vitlab.reporting.tested import evenly
 from vitlab.tasks import results as looked

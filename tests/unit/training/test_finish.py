@@ -1,0 +1,35 @@
+from pathlib import Path
+
+import pytest
+
+from shown import HOSTILE, shown
+from vitlab.training.finish import RunOutcome
+
+
+def test_a_run_says_how_it_ended_and_where_things_are(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    folder = Path("runs", "mine")
+    outcome = RunOutcome(
+        folder, "done", 0, 120, {"test accuracy": 0.91}, ("best val score: 93.00%", "test accuracy: 91.00%")
+    )
+    assert shown(outcome).links == []
+    (folder / "model").mkdir(parents=True)
+    (folder / "report.html").write_text("")
+    page = shown(outcome)
+    assert page.links == ["runs/mine/report.html"]
+    assert page.rows == [["best val score", "93.00%"], ["test accuracy", "91.00%"]]
+    assert "Done after 120 steps." in page.text
+    assert "vitlab.load('runs/mine/model')" in page.text
+    assert repr(outcome) == "<Run runs/mine: Done after 120 steps. best val score: 93.00%, test accuracy: 91.00%>"
+
+
+@pytest.mark.parametrize(
+    ("reason", "words"),
+    [("early", "Stopped early"), ("signal", "Stopped at step 3; resume with: vitlab train --resume")],
+)
+def test_runs_that_ended_otherwise_and_names_that_are_markup(reason: str, words: str) -> None:
+    outcome = RunOutcome(Path(HOSTILE.replace("/", "")), reason, 0, 3, {}, ("a line without a value",))
+    page = shown(outcome)
+    assert words in page.text
+    assert ["", "a line without a value"] in page.rows
+    assert "\x1b" not in repr(outcome)
