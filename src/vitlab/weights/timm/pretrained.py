@@ -10,6 +10,7 @@ from vitlab.models.create import change
 from vitlab.models.timm.adapter import TimmModel
 from vitlab.models.timm.build import TimmConfig, first_line
 from vitlab.models.zoo.timm_rows import timm_row
+from vitlab.weights import hub, sources
 from vitlab.weights.mapping import LoadReport
 from vitlab.weights.surgery import new_head, replaces_head
 
@@ -20,15 +21,16 @@ def load_timm(source: str, changes: Mapping[str, Any]) -> TimmModel:
     """The model of that name with timm's weights; timm itself resizes positions and leaves out another head."""
     published = from_dict(TimmConfig, timm_row(source).config, where=source)
     config = change(published, changes, where=source)
-    try:
-        model = TimmModel(config, pretrained=True)
-    except Error:
-        raise
-    except Exception as error:  # timm's own, the hub client's or its HTTP library's, whichever it is
-        raise CheckpointError(
-            f"The weights of {source} are not in the local cache and cannot be fetched ({_cause(error)}): for fresh"
-            f" ones use vitlab.create('{source}')."
-        ) from error
+    with hub.answering() as silent:
+        try:
+            model = TimmModel(config, pretrained=True)
+        except Error:
+            raise
+        except Exception as error:  # timm's own, the hub client's or its HTTP library's, whichever it is
+            raise CheckpointError(
+                f"The weights of {source} are not in the local cache and cannot be fetched ({silent or _cause(error)}):"
+                f" for fresh ones use vitlab.create('{source}').{sources.at_hand()}"
+            ) from error
     report = LoadReport()
     if replaces_head(published, config):
         report.adapted.append(new_head(published, config))
