@@ -30,7 +30,7 @@ Examples:
 """
 SHOWN = 3  # digits whose attention is drawn
 PHOTOS = ("china.jpg", "flower.jpg")
-CREDIT = "photos: danielbuechele and vultilion, CC BY 2.0 (creativecommons.org/licenses/by/2.0), from scikit-learn"
+CREDIT = "Photos: danielbuechele and vultilion, CC BY 2.0 (creativecommons.org/licenses/by/2.0), from scikit-learn."
 COLUMNS = 24  # characters of a photo that is drawn: two for each patch
 
 
@@ -220,7 +220,7 @@ def _show_photos(views: "Sequence[View]") -> None:
     if not views:
         print(f"5. {box.DEFAULT}, the trained model of the package, is not in this installation: no photos are shown\n")
         return
-    print(f"5. Two photos through {box.DEFAULT}, which was trained on photos of 200 kinds of things ({CREDIT})\n")
+    print(f"5. Two photos through {box.DEFAULT}, the trained model in the package, and where it looks\n")
     for view in views:
         step = max(view.pixels.shape[1] // COLUMNS, 1)
         small = view.pixels[step // 2 :: step, step // 2 :: step]
@@ -228,20 +228,23 @@ def _show_photos(views: "Sequence[View]") -> None:
         show(picture(small), *maps)
         answers = ", ".join(f"{words_of(label)} ({share:.0%})" for label, share in view.classes)
         print(f"  {Path(view.name).name}: {answers}\n")
-    print("  What is none of the 200, it takes for one that looks like it.\n")
+    print(f"  It tells 200 classes apart: what is none of them, it takes for one that looks like it.\n  {CREDIT}\n")
 
 
 def _say_what_next(folder: Path, *, photos: bool) -> None:
-    inside = [
+    inside: list[tuple[Path | str, str]] = [
         (folder / "report.html", "the run: curves, mistakes, cost"),
         (folder / "inspect" / "inspect.html", "inside the model: filters, positions, attention"),
-        *([(folder / "photos" / "inspect.html", "the same of the model in the package, on photos")] if photos else []),
     ]
+    if photos:
+        inside += [
+            (folder / "photos" / "inspect.html", "the same of the model in the package, on the photos"),
+            ("vitlab explore", "any picture through that model, step by step"),
+        ]
     width = max(len(str(path)) for path, _ in inside)
     print("6. To look at in a browser\n")
     for path, what in inside:
         print(f"  {path!s:<{width}}  {what}")
-    print("  vitlab explore  walks a picture of yours through the model, step by step" if photos else "")
     print("""
 7. Next, with your own photos: a folder with one folder per class
 

@@ -32,7 +32,7 @@ def filters_caption(filters: Components) -> str:
     )
     if smooth is None or min(height, width) < LARGE_PATCH:
         return f"{text} A patch of {width} x {height} pixels is too small to show colours, edges or stripes."
-    told = f"pixels next to each other correlate by {smooth:.2f}, in noise by 0"
+    told = f"pixels next to each other correlate by {_two(smooth)}, in noise by 0"
     if smooth < SMOOTH:
         return f"{text} Here they are hardly smoother than noise ({told}): this model has learned little of pictures."
     return f"{text} Here they are smooth ({told}), as those of trained models are: colours, edges, stripes."
@@ -51,8 +51,8 @@ def positions_caption(similarity: Array) -> str:
         return f"{text} There are too few places, or all are alike, so nothing can be said of which are near."
     if near < NEAR:
         return (
-            f"{text} Here near places are hardly more alike than far ones (correlation {near:.2f}): this model has not"
-            " learned from its pictures how places lie."
+            f"{text} Here near places are hardly more alike than far ones (correlation {_two(near)}): this model has"
+            " not learned from its pictures how places lie."
         )
     mean = neighbourhood(values)
     lines = [mean[name] for name in ("same_row", "same_column")]
@@ -123,7 +123,12 @@ def rollout_doubt(rollout: Array) -> str:
     together = coherence(rollout)
     if rollout.size >= MANY_PLACES and together is not None and together < TOGETHER:
         return (
-            f"Patches beside each other differ almost as by chance (correlation {together:.2f}), so that nothing in the"
+            f"Patches beside each other have little in common (correlation {_two(together)}), so that nothing in the"
             " picture stands out."
         )
     return ""
+
+
+def _two(value: float) -> str:
+    """With two decimals; what rounds to zero has no sign."""
+    return f"{round(value, 2) + 0.0:.2f}"

@@ -24,7 +24,7 @@ from vitlab.core.errors import CheckpointError
 from vitlab.weights import sources
 
 PREFIX = sources.HUB
-PATIENCE = 3.0  # seconds in which the hub has to answer anything at all
+PATIENCE = 2.0  # seconds in which the hub has to answer anything at all
 
 # What `load` reads of a repository: settings, and the first kind of weights that is there; never two kinds.
 SETTINGS = (
