@@ -11,7 +11,8 @@ from vitlab.inspection.positions import nearness, neighbourhood
 from vitlab.inspection.rollout import coherence
 from vitlab.inspection.view import Array
 
-SMOOTH = 0.3  # correlation of pixels next to each other, from which filters are called smooth
+SMOOTH = 0.5  # correlation of pixels next to each other, from which a filter is called smooth
+MOSTLY = 0.5  # share of what is explained by smooth filters, from which a model is said to have them
 LARGE_PATCH = 4  # pixels of a side, from which a patch can show more than a slope
 NEAR = 0.3  # correlation of being alike with being near, from which near places are said to be alike
 ALONG = 0.05  # how much more alike places of one row and of one column are than others, from which it is said
@@ -24,18 +25,22 @@ TOGETHER = 0.4  # correlation of patches beside each other, below which a map is
 
 def filters_caption(filters: Components) -> str:
     """Of the principal components of the patch projection."""
-    share, smooth = float(filters.explained.sum()), smoothness(filters)
+    explained, smooth = filters.explained, smoothness(filters.pictures)
     height, width = filters.pictures.shape[-2:]
     text = (
-        f"The {len(filters.explained)} strongest patterns that the model compares every patch with ({share:.0%} of what"
-        " its first step tells apart)."
+        f"The {len(explained)} strongest patterns that the model compares every patch with"
+        f" ({float(explained.sum()):.0%} of what its first step tells apart)."
     )
     if smooth is None or min(height, width) < LARGE_PATCH:
         return f"{text} A patch of {width} x {height} pixels is too small to show colours, edges or stripes."
-    told = f"pixels next to each other correlate by {_two(smooth)}, in noise by 0"
-    if smooth < SMOOTH:
-        return f"{text} Here they are hardly smoother than noise ({told}): this model has learned little of pictures."
-    return f"{text} Here they are smooth ({told}), as those of trained models are: colours, edges, stripes."
+    which = smooth >= SMOOTH
+    count = int(which.sum())
+    if float(explained[which].sum()) < MOSTLY * float(explained.sum()):
+        number = "none" if not count else f"only {count}"
+        return f"{text} Here {number} of them differ from noise: this model has learned little of what pictures hold."
+    number = "all" if count == len(smooth) else f"{count}"
+    others = "" if count == len(smooth) else "; the others look more like noise"
+    return f"{text} Here {number} of them are smooth, as in trained models: colours, edges, stripes{others}."
 
 
 def positions_caption(similarity: Array) -> str:

@@ -37,22 +37,20 @@ def filter_components(filters: Values, count: int = 28) -> Components:
     return Components(pictures.to(torch.float32), explained[:count].to(torch.float32))
 
 
-def smoothness(components: Components) -> float | None:
-    """The correlation of pixels next to each other, 0 for noise; components count by what they explain.
-
-    None where a patch is a single pixel, or nothing is explained.
-    """
-    pictures, weights = components.pictures.double(), components.explained.double()
-    pairs = [(pictures[..., 1:], pictures[..., :-1]), (pictures[..., 1:, :], pictures[..., :-1, :])]
+def smoothness(pictures: Float[Tensor, "k c p q"]) -> Float[Tensor, " k"] | None:
+    """How far pixels next to each other correlate in each picture, 0 for noise; None where there are no two."""
+    values = pictures.double()
+    pairs = [(values[..., 1:], values[..., :-1]), (values[..., 1:, :], values[..., :-1, :])]
     found = [
-        (one * other).sum(dim=(1, 2, 3))
-        / (one.square().sum(dim=(1, 2, 3)) * other.square().sum(dim=(1, 2, 3))).sqrt().clamp(min=1e-12)
+        (one * other).sum(dim=(1, 2, 3)) / (_power(one) * _power(other)).sqrt().clamp(min=1e-12)
         for one, other in pairs
         if one.numel()
     ]
-    if not found or not weights.sum() > 0:
-        return None
-    return float((torch.stack(found).mean(dim=0) * weights).sum() / weights.sum())
+    return torch.stack(found).mean(dim=0) if found else None
+
+
+def _power(values: Tensor) -> Tensor:
+    return values.square().sum(dim=(1, 2, 3))
 
 
 def as_pixels(pictures: Float[Tensor, "k c p q"]) -> Float[Tensor, "k p q 3"]:

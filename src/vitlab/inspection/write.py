@@ -17,7 +17,7 @@ from vitlab.inspection.distance import patch_distances
 from vitlab.inspection.document import Panel
 from vitlab.inspection.drawing import SUFFIXES, draw, inline_svg, save_drawing
 from vitlab.inspection.examine import Findings
-from vitlab.inspection.filters import as_pixels, smoothness
+from vitlab.inspection.filters import Components, as_pixels, smoothness
 from vitlab.inspection.page import page
 from vitlab.inspection.positions import nearness, neighbourhood
 from vitlab.inspection.view import Array, View
@@ -86,7 +86,7 @@ def numbers(findings: Findings) -> dict[str, Any]:
         "other_model": findings.other,
         "other_similarity": _plain(findings.other_similarity),
         "filters_explained": None if filters is None else _plain(filters.explained.numpy()),
-        "filters_smoothness": None if filters is None else smoothness(filters),
+        "filters_smoothness": None if filters is None else _plain(_smoothness(filters)),
         "positions": None if positions is None else neighbourhood(torch.from_numpy(positions)),
         "positions_nearness": None if positions is None else nearness(torch.from_numpy(positions)),
         "missing": list(findings.missing),
@@ -172,6 +172,11 @@ def _some(heads: dict[int, Array]) -> dict[int, Array]:
     layers = list(heads)
     places = np.linspace(0, len(layers) - 1, min(len(layers), MOST_LAYERS)).round().astype(int)
     return {layers[place]: heads[layers[place]] for place in places}
+
+
+def _smoothness(filters: Components) -> Array | None:
+    smooth = smoothness(filters.pictures)
+    return None if smooth is None else smooth.numpy()
 
 
 def _plain(values: Array | None) -> Any:

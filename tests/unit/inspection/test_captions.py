@@ -17,7 +17,7 @@ from vitlab.inspection.captions import (
 )
 from vitlab.inspection.distance import patch_distances
 from vitlab.inspection.examine import examine
-from vitlab.inspection.filters import Components, filter_components, smoothness
+from vitlab.inspection.filters import filter_components, smoothness
 from vitlab.inspection.positions import position_similarity
 from vitlab.inspection.rollout import coherence
 from vitlab.inspection.write import model_figures, view_figures
@@ -40,29 +40,32 @@ def waves(count: int, side: int = 8) -> np.ndarray[Any, Any]:
 
 
 def test_smoothness_by_hand() -> None:
-    """A slope's pixels are alike, those of a checkerboard opposite; each component counts by what it explains."""
+    """Pixels of a flat picture are alike, those of a checkerboard opposite."""
     flat, checks = torch.ones(1, 4, 4), torch.tensor([[1.0, -1.0] * 2, [-1.0, 1.0] * 2] * 2)[None]
-    assert smoothness(Components(flat[None], torch.tensor([1.0]))) == pytest.approx(1)
-    assert smoothness(Components(checks[None], torch.tensor([1.0]))) == pytest.approx(-1)
-    both = Components(torch.stack([flat, checks]), torch.tensor([0.75, 0.25]))
-    assert smoothness(both) == pytest.approx(0.5)
-    assert smoothness(Components(torch.ones(2, 3, 1, 1), torch.tensor([0.5, 0.5]))) is None
-    assert smoothness(Components(both.pictures, torch.zeros(2))) is None
+    found = smoothness(torch.stack([flat, checks, torch.zeros(1, 4, 4)]))
+    assert found is not None
+    assert found.tolist() == pytest.approx([1, -1, 0])
+    assert smoothness(torch.ones(2, 3, 1, 1)) is None
 
 
 def test_smoothness_is_the_correlation_that_numpy_finds() -> None:
-    components = filter_components(np.random.default_rng(1).standard_normal((40, 1, 8, 8)), count=1)
-    (picture,) = components.pictures[0].double().numpy()
-    across = [picture[:, 1:].ravel(), picture[:, :-1].ravel()]
-    down = [picture[1:].ravel(), picture[:-1].ravel()]
-    expected = np.mean([a @ b / np.linalg.norm(a) / np.linalg.norm(b) for a, b in (across, down)])
-    assert smoothness(components) == pytest.approx(expected)
+    pictures = np.random.default_rng(1).standard_normal((3, 1, 8, 8))
+    expected = []
+    for (picture,) in pictures:
+        across = picture[:, 1:].ravel(), picture[:, :-1].ravel()
+        down = picture[1:].ravel(), picture[:-1].ravel()
+        expected.append(np.mean([a @ b / np.linalg.norm(a) / np.linalg.norm(b) for a, b in (across, down)]))
+    np.testing.assert_allclose(smoothness(torch.from_numpy(pictures)), expected)
 
 
 def test_filters_are_called_smooth_where_they_are() -> None:
-    assert "Here they are smooth" in filters_caption(filter_components(waves(64)))
     noise = np.random.default_rng(0).standard_normal((64, 3, 8, 8))
-    assert "hardly smoother than noise" in filters_caption(filter_components(noise))
+    assert "Here none of them differ from noise" in filters_caption(filter_components(noise))
+    assert re.search(r"Here (all|\d+) of them are smooth", filters_caption(filter_components(waves(64))))
+    mixed = filters_caption(filter_components(waves(64) + 0.3 * noise))  # as real ones: the strong ones smooth
+    assert re.search(r"Here \d+ of them are smooth.*; the others look more like noise.$", mixed)
+    few = filters_caption(filter_components(0.3 * waves(64) + noise))
+    assert re.search(r"Here (none|only \d) of them differ from noise", few)
     small = filters_caption(filter_components(waves(64, side=2)))
     assert "2 x 2 pixels is too small" in small
     assert "smooth" not in small
@@ -161,9 +164,9 @@ def test_captions_of_a_fresh_model_and_of_one_that_learned() -> None:
         found = examine(model, name, [("one", picture)], [picture])
         said[name] = {figure: caption for _, figure, _, caption in model_figures(found)}
         said[name] |= {figure: caption for figure, _, caption in view_figures(found.views[0])}
-    assert "hardly smoother than noise" in said["fresh"]["filters"]
+    assert "Here none of them differ from noise" in said["fresh"]["filters"]
     assert "hardly more alike" in said["fresh"]["positions"]
     assert "has not learned where to look" in said["fresh"]["distance"]
     assert "have little in common" in said["fresh"]["attention"]
-    assert "Here they are smooth" in said["learned"]["filters"]
+    assert "of them are smooth" in said["learned"]["filters"]
     assert "near places are alike" in said["learned"]["positions"]

@@ -17,6 +17,7 @@ from short_runs import short, small_set
 from vitlab.core.checksums import checksum
 from vitlab.core.errors import CheckpointError, Error
 from vitlab.models.vit import ViT
+from vitlab.training import session
 from vitlab.training.recipe import ModelChoice, Recipe
 from vitlab.training.schedules import Schedule
 from vitlab.weights import box
@@ -45,13 +46,13 @@ def test_a_model_of_its_size_is_under_fifteen_megabytes(tmp_path: Path) -> None:
     assert sum(file.stat().st_size for file in (tmp_path / "tiny").iterdir()) < MEGABYTES * 10**6
 
 
-def test_without_a_model_it_is_the_one_in_the_package(boxed: ViT, tmp_path: Path) -> None:
+def test_without_a_model_it_is_the_one_in_the_package(boxed: ViT) -> None:
     stored = vitlab.load("vitlab/tiny")
     (by_default,), (given,) = vitlab.predict(images=PHOTO), vitlab.predict(stored, PHOTO)
     assert [scored.label for scored in by_default.classes] == [scored.label for scored in given.classes]
     assert by_default.classes[0].label in (boxed.labels or ())
     np.testing.assert_array_equal(vitlab.embed(images=PHOTO).features, vitlab.embed(stored, PHOTO).features)
-    seen = vitlab.inspect(images=PHOTO, out=tmp_path / "inside")
+    seen = vitlab.inspect(images=PHOTO)
     assert seen.findings.model == "vitlab/tiny"
     assert seen.findings.grid == (12, 12)
 
@@ -88,7 +89,7 @@ def test_its_licence_goes_with_what_is_tuned_from_it(boxed: ViT, short: Recipe, 
             schedule=Schedule(total="1 steps", warmup="0 steps"),
             evaluate_every="1 steps",
         )
-        folder = vitlab.train(recipe, out=tmp_path / generation, device="cpu").folder
+        folder = session.train(recipe, tmp_path / generation, device="cpu", show=False).folder
         assert (folder / "model" / "LICENSE").read_text() == LICENSE
         assert json.loads((folder / "architecture.json").read_text())["license"] == LICENSE
         text = (folder / "model" / "README.md").read_text()
