@@ -242,8 +242,7 @@ def finetune(
 ) -> "RunOutcome":
     """Transfer trained weights to a data set as the paper does; what is None follows from the data's size.
 
-    `model` is a source for `load` (by default vitlab/tiny), a model, or a module of one's own that makes logits,
-    features or a map of images.
+    `model` is a source for `load`, a model, or a module of one's own that makes logits, features or a map of images.
     `task` is classification, segmentation, or one of one's own as 'mine.py:NAME'. Without a GPU the resolution stays
     the model's own; with one, models of 224 px up to 384 are trained at 384, or at the next size that their patches
     divide. A BiT is trained by its own rule. `adjust` gets the recipe that was chosen, and gives the one to train by.
