@@ -234,11 +234,11 @@ def _show_photos(views: "Sequence[View]") -> None:
 def _say_what_next(folder: Path, *, photos: bool) -> None:
     inside: list[tuple[Path | str, str]] = [
         (folder / "report.html", "the run: curves, mistakes, cost"),
-        (folder / "inspect" / "inspect.html", "inside the model: filters, positions, attention"),
+        (folder / "inspect" / "inspect.html", "inside the model of the digits: filters, positions, attention"),
     ]
     if photos:
         inside += [
-            (folder / "photos" / "inspect.html", "the same of the model in the package, on the photos"),
+            (folder / "photos" / "inspect.html", "inside the model in the package, on the photos"),
             ("vitlab explore", "any picture through that model, step by step"),
         ]
     width = max(len(str(path)) for path, _ in inside)
