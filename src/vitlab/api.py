@@ -21,6 +21,7 @@ from vitlab.models.create import create
 from vitlab.models.zoo.rows import ZooRow, list_models
 from vitlab.tasks import task_for
 from vitlab.tasks.contract import Answer, Scored
+from vitlab.weights.box import DEFAULT
 from vitlab.weights.card import renew_card
 from vitlab.weights.load import load, read_configuration, save
 
@@ -67,8 +68,8 @@ log = logging.getLogger("vitlab")
 
 
 def predict(
-    model: Model | StrPath,
-    images: Input | Iterable[Input],
+    model: Model | StrPath = DEFAULT,
+    images: Input | Iterable[Input] | None = None,
     top: int = 5,
     *,
     task: str | None = None,
@@ -81,11 +82,12 @@ def predict(
     An image that cannot be read gets an `error` instead. `model` is a model or a source for `load`; `images` are paths
     (folders are searched), PIL images or arrays, one or several. `task` is the model's, unless it is in a file
     ('mine.py:NAME') and must be given again. `progress` is called with the number of images answered so far and of all.
-    A model that is in memory answers where it is, unless a `device` is named.
+    A model that is in memory answers where it is, unless a `device` is named. Without a model, as in
+    `vitlab.predict(images="photo.jpg")`, it is vitlab/tiny.
     """
     prediction.check(top, batch_size)
     permit(*([] if task is None else [task]))
-    items = find_inputs(images)
+    items = find_inputs(_given_images(images, "predict"))
     with _placed(model, device) as (loaded, _):
         return prediction.predict(loaded, items, top, batch_size, progress, task=task_for(loaded, task))
 
@@ -218,7 +220,7 @@ def _reported(outcome: "RunOutcome", device: str | None) -> "RunOutcome":
 
 def finetune(
     data: StrPath,
-    model: "StrPath | Model | nn.Module",
+    model: "StrPath | Model | nn.Module" = DEFAULT,
     *,
     task: str = "classification",
     out: StrPath | None = None,
@@ -316,7 +318,7 @@ def _config_of(model: "Model | nn.Module", image_size: int | None) -> Any:
 
 
 def inspect(
-    model: Model | StrPath,
+    model: Model | StrPath = DEFAULT,
     images: Input | Iterable[Input] = (),
     *,
     out: StrPath | None = None,
@@ -432,8 +434,8 @@ def evaluate(
 
 
 def embed(
-    model: Model | StrPath,
-    images: Input | Iterable[Input],
+    model: Model | StrPath = DEFAULT,
+    images: Input | Iterable[Input] | None = None,
     *,
     image_size: int | None = None,
     crops: Literal[1, 5] = 1,
@@ -453,7 +455,7 @@ def embed(
     from vitlab.studies.evaluate import share_of
     from vitlab.training.distribution import join
 
-    items, views = find_inputs(images), TestTime(crops=crops, flip=flip, resize=resize)
+    items, views = find_inputs(_given_images(images, "embed")), TestTime(crops=crops, flip=flip, resize=resize)
     reading, device = Reading(batch_size=batch_size, workers=workers), choose_device(device)
     if isinstance(model, Model) and image_size is not None:
         raise Error("A model that is in memory has its resolution: load it with image_size instead.")
@@ -512,6 +514,14 @@ def push(
     from vitlab.weights import push as pushing
 
     return pushing.push(Path(source), repository, private=private, message=message, license=license)
+
+
+def _given_images(images: Input | Iterable[Input] | None, verb: str) -> Input | Iterable[Input]:
+    if images is None:
+        raise Error(
+            f"There are no images: vitlab.{verb}(images=...) asks {DEFAULT}, vitlab.{verb}(model, images) another one."
+        )
+    return images
 
 
 def _source(value: object, what: str) -> str:

@@ -48,6 +48,17 @@ def test_as_json(source: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str
     assert told["parameters"] == sum(value.numel() for value in vitlab.load(source).parameters())
 
 
+def test_half_the_bytes(source: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["convert", str(source), str(tmp_path / "half"), "--dtype", "float16", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["dtype"] == "float16"
+    whole, half = ((path / "model.safetensors").stat().st_size for path in (source, tmp_path / "half"))
+    assert half < 0.55 * whole
+    stored = vitlab.load(source).get_parameter("head.weight").detach().numpy().astype(np.float16)
+    np.testing.assert_array_equal(vitlab.load(tmp_path / "half").get_parameter("head.weight").detach().numpy(), stored)
+    assert main(["convert", str(source), str(tmp_path / "x.npz"), "--dtype", "float16", "--format", "google"]) == 2
+    assert "google format is written in the model's own precision" in capsys.readouterr().err
+
+
 def test_overrides_change_what_is_written(source: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     target = tmp_path / "adapted"
     arguments = [

@@ -4,30 +4,42 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from vitlab.cli import main
+from box_stand_in import boxed, unboxed
+from vitlab.cli import demo, main
 from vitlab.cli.drawing import cut, heat, picture
+from vitlab.core.imagenet import words_of
+from vitlab.models.vit import ViT
+
+__all__ = ["boxed", "unboxed"]  # fixtures
 
 
 def test_the_whole_story_in_short(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    boxed: ViT, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(demo, "PHOTOS", ("flower.jpg",))
     assert main(["demo", "--epochs", "1"]) == 0
     out = capsys.readouterr().out
-    assert [line[:2] for line in out.splitlines() if line[1:3] == ". "] == [f"{i}." for i in range(1, 7)]
+    assert [line[:2] for line in out.splitlines() if line[1:3] == ". "] == [f"{i}." for i in range(1, 8)]
     for shape in ("16 x 12", "16 x 64", "17 x 64"):
         assert shape in out
     assert "\x1b" not in out
-    assert "vitlab finetune --data photos/" in out
-    for file in ("report.html", "model/model.safetensors", "inspect/inspect.html"):
+    assert "vitlab finetune photos/" in out
+    assert "vitlab explore" in out
+    assert "CC BY 2.0" in out
+    for file in ("report.html", "model/model.safetensors", "inspect/inspect.html", "photos/inspect.html"):
         assert (tmp_path / "runs" / "demo" / file).is_file()
+    (line,) = [line for line in out.splitlines() if line.startswith("  flower.jpg: ")]
+    assert any(f"flower.jpg: {words_of(label)} (" in line for label in boxed.labels or ())
 
 
-def test_figures_as_json(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_figures_as_json(unboxed: None, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    del unboxed
     assert main(["demo", "--epochs", "1", "--json", "--out", str(tmp_path / "a run")]) == 0
     figures = json.loads(capsys.readouterr().out)
     assert figures["test_images"] == 400
     assert figures["accuracy_of_logistic_regression"] > 0.9  # an independent look at the same parts
+    assert figures["photos"] == []  # this installation came without a trained model
 
 
 @pytest.mark.parametrize("option", ["epochs", "seed"])

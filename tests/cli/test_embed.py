@@ -116,3 +116,12 @@ def test_python_takes_pictures_too(source: str, photos: Path) -> None:
     found = vitlab.embed(source, [Image.open(files[0]), np.asarray(Image.open(files[1]))])
     np.testing.assert_allclose(found.features, expected(source, files), atol=1e-5)
     assert found.names == ("image 0", "image 1")
+
+
+def test_a_mistyped_image_is_answered_with_the_nearest(
+    source: str, photos: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    wrong = photos / "insde" / "c d.png"
+    assert main(["embed", str(wrong), "--model", source, str(tmp_path / "out.npz")]) == 2
+    said = capsys.readouterr().err
+    assert f"There is no file {wrong}. Did you mean {photos / 'inside' / 'c d.png'}?" in said

@@ -6,8 +6,12 @@ import pytest
 from PIL import Image
 
 import vitlab
+from box_stand_in import boxed
 from tiny_vits import COLOURS, colours_vit
 from vitlab.cli import main
+from vitlab.models.vit import ViT
+
+__all__ = ["boxed"]  # a fixture
 
 
 @pytest.fixture(scope="module")
@@ -129,3 +133,22 @@ def test_a_file_name_cannot_command_the_terminal(source: str, photos: Path, caps
     out = capsys.readouterr().out
     assert "\x1b" not in out
     assert "\\x1b[31m[red]x[bold].jpg" in out
+
+
+def test_a_mistyped_image_or_model_is_answered_with_the_nearest(
+    source: str, photos: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    right = next(path for path in sorted(photos.iterdir()) if path.suffix == ".png")
+    wrong = right.with_name(f"{right.stem[:-1]}.jpeg")
+    assert main(["predict", str(wrong), "--model", source]) == 2
+    assert capsys.readouterr().err == f"vitlab: skipped: There is no file {wrong}. Did you mean {right}?\n"
+    assert main(["predict", str(right), "--model", source[:-1]]) == 2
+    assert f"Did you mean {source}" in capsys.readouterr().err
+
+
+def test_without_a_model_it_is_the_one_in_the_package(
+    boxed: ViT, photos: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["predict", str(photos), "--json"]) == 0
+    answers = json.loads(capsys.readouterr().out)
+    assert {scored["label"] for answer in answers for scored in answer["classes"]} <= {*(boxed.labels or ())}

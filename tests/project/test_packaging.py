@@ -62,5 +62,18 @@ def test_one_version_number() -> None:
     assert vitlab.__version__ == PROJECT["version"]
 
 
+def test_the_wheel_holds_all_that_is_read_at_run_time() -> None:
+    """What lies beside the code: the model in the package, the explorer page, tables; as hatchling would take it."""
+    wheel = pytest.importorskip("hatchling.builders.wheel", reason="hatchling builds the package")
+    builder = wheel.WheelBuilder(str(ROOT))
+    taken = {Path(file.distribution_path) for file in builder.recurse_included_files()}
+    source = ROOT / "src"
+    data = [path for path in (source / "vitlab").rglob("*") if path.is_file() and "__pycache__" not in path.parts]
+    assert not {path.relative_to(source) for path in data} - taken
+    box = {path.name for path in taken if path.parent == Path("vitlab/weights/box/tiny")}
+    assert {"README.md", "LICENSE"} <= box
+    assert "model.safetensors" in box or not (source / "vitlab/weights/box/tiny/config.json").exists()
+
+
 def test_types_are_shipped() -> None:
     assert importlib.resources.files("vitlab").joinpath("py.typed").is_file()

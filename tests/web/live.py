@@ -21,6 +21,7 @@ from vitlab.serving.http.middleware import LOOPBACK_NAMES
 from vitlab.serving.limits import Limits
 from vitlab.serving.server import Server, address_of, bind
 from vitlab.serving.service import Settings
+from vitlab.serving.static import File
 
 LABELS = ("ant", "bee", "cat", "dog", "eel")
 
@@ -80,12 +81,14 @@ class Live:
 
 
 @contextlib.contextmanager
-def serving(model: Model, limits: Limits | None = None, **settings: Any) -> Iterator[Live]:
+def serving(
+    model: Model, limits: Limits | None = None, *, picture: File | None = None, **settings: Any
+) -> Iterator[Live]:
     """The model served on a free port until the block ends, and then ended in order."""
     chosen = Settings(limits=limits or Limits(), **{"hosts": LOOPBACK_NAMES, **settings})
     with bind("127.0.0.1", 0) as listener:
         up = threading.Event()
-        server = Server(make_app(Engine(model, "small"), chosen), chosen.limits, up.set)
+        server = Server(make_app(Engine(model, "small"), chosen, picture), chosen.limits, up.set)
         thread = threading.Thread(target=server.run, args=([listener],))
         thread.start()
         try:

@@ -16,7 +16,7 @@ from vitlab.models.vit import ViT
 from vitlab.serving.engine import Classify, Engine
 from vitlab.serving.limits import Limits
 from vitlab.serving.service import Settings
-from vitlab.serving.static import POLICY, page_routes
+from vitlab.serving.static import POLICY, File, page_routes
 from web.hostile import picture, saved
 from web.live import LABELS, Live, error_code, serving, small_model
 
@@ -266,3 +266,10 @@ def test_limits_are_those_that_are_promised() -> None:
     assert (limits.body_bytes, limits.pixels) == (10_000_000, 40_000_000)
     with pytest.raises(dataclasses.FrozenInstanceError):
         limits.pixels = 1  # pyright: ignore[reportAttributeAccessIssue]
+
+
+def test_a_picture_for_the_page_is_given_as_it_is_and_only_where_there_is_one(live: Live) -> None:
+    assert live.get("/picture").status_code == 404
+    with serving(small_model(), picture=File(b"the bytes", "picture.png")) as showing:
+        answer = showing.get("/picture")
+    assert (answer.content, answer.headers["content-type"]) == (b"the bytes", "image/png")

@@ -17,7 +17,7 @@ from vitlab.core.preprocess import Interpolation, Preprocess, Resize
 from vitlab.models.bit import BiT, BiTConfig
 from vitlab.models.contract import Model
 from vitlab.serving.limits import Limits
-from vitlab.serving.static import FOLDER
+from vitlab.serving.static import FOLDER, File
 from web.browser import SAMPLE, Page, chromium
 from web.hostile import picture, saved
 from web.live import Live, serving, small_model
@@ -125,6 +125,19 @@ def test_a_chosen_a_pasted_and_a_dropped_picture(page: Page, live: Live, tmp_pat
         page.settled(f"Number(document.body.dataset.shown) > {before}")
         assert page.probabilities() == pytest.approx(of(live.model, files[name]), abs=1e-6)
     assert page.complaints() == []
+
+
+def test_the_picture_that_it_was_opened_with_comes_first(visitor: Page, tmp_path: Path) -> None:
+    picture(50, 40).save(tmp_path / "first.png")
+    with serving(small_model(), picture=File((tmp_path / "first.png").read_bytes(), "first.png")) as live:
+        page = Page(visitor.driver, f"{live.address}/?picture")
+        page.driver.get(f"{page.address}#lang=en")
+        page.settled("document.body.dataset.shown")
+        assert page.probabilities() == pytest.approx(of(live.model, tmp_path / "first.png"), abs=1e-6)
+        assert page.complaints() == []
+        page.find("#sample").click()
+        page.settled("Number(document.body.dataset.shown) > 1")
+        assert page.probabilities() == pytest.approx(of(live.model, SAMPLE), abs=1e-6)
 
 
 def test_a_large_picture_goes_as_a_smaller_copy(page: Page, live: Live, tmp_path: Path) -> None:

@@ -9,7 +9,8 @@ from typing import TextIO
 
 # verb: its module, which has `main(arguments) -> exit status`, and a line for the help
 VERBS: dict[str, tuple[str, str]] = {
-    "demo": ("vitlab.cli.demo", "the whole story on embedded digits, two minutes on two cores"),
+    "demo": ("vitlab.cli.demo", "the whole story on embedded digits and a photo, two minutes on two cores"),
+    "explore": ("vitlab.cli.explore", "the page that walks a picture through the model, in the browser"),
     "models": ("vitlab.cli.models", "the zoo: sizes, parameters, cost"),
     "data": ("vitlab.cli.data", "what a data set holds: classes, unreadable files, copies, leaks between parts"),
     "predict": ("vitlab.cli.predict", "the top classes of images"),

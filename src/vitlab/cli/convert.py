@@ -21,6 +21,7 @@ Examples:
   vitlab convert B_16.npz model.safetensors --format timm
   vitlab convert vit-b16/ pets/ --set num_classes=37 image_size=384
   vitlab convert vit-b16/ wide/ --set image_size=224,384
+  vitlab convert runs/pets pets/ --dtype float16
 """
 
 
@@ -32,6 +33,8 @@ class Arguments:
     """What to write: a folder or a file, as the format has it."""
     format: Literal["vitlab", "google", "big_vision", "timm", "hf", "torchvision"] = "vitlab"
     """The format to write."""
+    dtype: Literal["float32", "float16", "bfloat16"] | None = None
+    """What the vitlab format stores the weights in, by default float32; whatever it is, they load as float32."""
     overrides: Annotated[
         UseAppendAction[tuple[tuple[str, ...], ...]],
         arg(name="set", metavar="FIELD=VALUE..."),
@@ -51,7 +54,7 @@ def main(arguments: Sequence[str]) -> int:
     model = api.load(given.source, **changes)
     if not given.json:
         print(one_line(f"Read {given.source}: {_describe(model)}."))
-    api.save(model, given.dest, format=given.format)
+    api.save(model, given.dest, format=given.format, dtype=given.dtype)
     if not given.json:
         print(one_line(f"Wrote {given.dest} in the {given.format} format."))
         return 0
@@ -62,6 +65,7 @@ def main(arguments: Sequence[str]) -> int:
             "source": given.source,
             "path": str(given.dest),
             "format": given.format,
+            "dtype": given.dtype or "float32",
             "image_size": list(model.config.image_size),
             "num_classes": model.config.num_classes,
             "parameters": count_parameters(model),

@@ -1,4 +1,4 @@
-"""`vitlab demo`: the whole story on embedded digits, from patches to a report."""
+"""`vitlab demo`: the whole story on embedded digits, from patches to a report, and a trained model on photos."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -12,14 +12,16 @@ if TYPE_CHECKING:
     import numpy as np
 
     from vitlab.data.contract import DataSet, Split
+    from vitlab.inspection.view import View
     from vitlab.models.contract import Model
 
     Pixels: TypeAlias = np.ndarray[Any, Any]
 
 DESCRIPTION = """A small ViT learns to read scikit-learn's embedded digits, from nothing, in two minutes on two cores.
 
-It is tested on 400 digits that it never saw, and figures show where it looks. Everything stays in a folder, as any run
-does, with a report to open in a browser.
+It is tested on 400 digits that it never saw, and figures show where it looks. Then the model in the package,
+vitlab/tiny, answers for two photos that scikit-learn comes with, and is looked into. Everything stays in a folder, as
+any run does, with a report to open in a browser. `vitlab explore` shows the same in the browser, for photos of yours.
 
 Examples:
   vitlab demo
@@ -27,6 +29,9 @@ Examples:
   vitlab demo --epochs 5 --json
 """
 SHOWN = 3  # digits whose attention is drawn
+PHOTOS = ("china.jpg", "flower.jpg")
+CREDIT = "Photos: danielbuechele and vultilion, CC BY 2.0 (creativecommons.org/licenses/by/2.0), from scikit-learn."
+COLUMNS = 24  # characters of a photo that is drawn: two for each patch
 
 
 @dataclass(frozen=True)
@@ -82,6 +87,7 @@ def main(arguments: Sequence[str]) -> int:
                 "test_images": len(test),
                 "accuracy": accuracy,
                 "accuracy_of_logistic_regression": baseline,
+                "photos": [_plain(view) for view in _look_at_photos(outcome.folder / "photos")],
             }
         )
         return 0
@@ -96,7 +102,9 @@ def main(arguments: Sequence[str]) -> int:
         ],
     )
     _show_attention(model, pictures)
-    _say_what_next(outcome.folder)
+    views = _look_at_photos(outcome.folder / "photos")
+    _show_photos(views)
+    _say_what_next(outcome.folder, photos=bool(views))
     return 0
 
 
@@ -183,15 +191,64 @@ def _show_attention(model: "Model", pictures: "list[Pixels]") -> None:
         print(f"  it says {answer.classes[0].label} ({answer.classes[0].probability:.0%})\n")
 
 
-def _say_what_next(folder: Path) -> None:
-    print(f"""5. To look at in a browser
+def _look_at_photos(folder: Path) -> "Sequence[View]":
+    """What the model in the package says of the photos, with figures in the folder; nothing where it is not there."""
+    from importlib.resources import files
 
-  {folder / "report.html"}            the run: curves, mistakes, cost
-  {folder / "inspect" / "inspect.html"}   inside the model: filters, positions, attention
+    from vitlab import api
+    from vitlab.core.files import atomic_file
+    from vitlab.weights import box
 
-6. Next, with your own photos: a folder with one folder per class
+    if box.DEFAULT not in box.names():
+        return ()
+    for name in PHOTOS:
+        with atomic_file(folder / name) as partial:
+            partial.write_bytes(files("sklearn.datasets.images").joinpath(name).read_bytes())
+    return api.inspect(images=[folder / name for name in PHOTOS], out=folder, device="cpu").findings.views
 
-  vitlab finetune --data photos/ --model hf-hub:google/vit-base-patch16-224 --out runs/mine
+
+def _plain(view: "View") -> dict[str, Any]:
+    classes = [{"label": label, "probability": share} for label, share in view.classes]
+    return {"image": view.name, "classes": classes}
+
+
+def _show_photos(views: "Sequence[View]") -> None:
+    from vitlab.cli.drawing import heat, picture, show
+    from vitlab.core.imagenet import words_of
+    from vitlab.weights import box
+
+    if not views:
+        print(f"5. {box.DEFAULT}, the trained model of the package, is not in this installation: no photos are shown\n")
+        return
+    print(f"5. Two photos through {box.DEFAULT}, the trained model in the package, and where it looks\n")
+    for view in views:
+        step = max(view.pixels.shape[1] // COLUMNS, 1)
+        small = view.pixels[step // 2 :: step, step // 2 :: step]
+        maps = [] if view.rollout is None else [heat(view.rollout, view.rollout.min(), view.rollout.max())]
+        show(picture(small), *maps)
+        answers = ", ".join(f"{words_of(label)} ({share:.0%})" for label, share in view.classes)
+        print(f"  {Path(view.name).name}: {answers}\n")
+    print(f"  It tells 200 classes apart: what is none of them, it takes for one that looks like it.\n  {CREDIT}\n")
+
+
+def _say_what_next(folder: Path, *, photos: bool) -> None:
+    inside: list[tuple[Path | str, str]] = [
+        (folder / "report.html", "the run: curves, mistakes, cost"),
+        (folder / "inspect" / "inspect.html", "inside the model of the digits: filters, positions, attention"),
+    ]
+    if photos:
+        inside += [
+            (folder / "photos" / "inspect.html", "inside the model in the package, on the photos"),
+            ("vitlab explore", "any picture through that model, step by step"),
+        ]
+    width = max(len(str(path)) for path, _ in inside)
+    print("6. To look at in a browser\n")
+    for path, what in inside:
+        print(f"  {path!s:<{width}}  {what}")
+    print("""
+7. Next, with your own photos: a folder with one folder per class
+
+  vitlab finetune photos/ --out runs/mine
   vitlab predict another.jpg --model runs/mine
   vitlab serve --model runs/mine""")
 

@@ -10,12 +10,14 @@ from tyro.conf import Positional, arg
 
 from vitlab.cli.parsing import parse
 from vitlab.cli.terminal import print_json, progress_bar, say
+from vitlab.weights.box import DEFAULT
 
 DESCRIPTION = """The features of images, to .npz or .parquet: `names` and `features`, a row per image.
 
 Exit status 1: some images could not be read; they are left out and named.
 
 Examples:
+  vitlab embed photos/ photos.npz
   vitlab embed photos/ --model B_16.npz photos.npz
   vitlab embed photos/ 'one more.png' --model runs/pets --image-size 384 photos.parquet
 """
@@ -25,8 +27,9 @@ Examples:
 class Arguments:
     paths: Annotated[Positional[tuple[Path, ...]], arg(metavar="IMAGES... OUT", help_behavior_hint="(required)")]
     """Image files, folders that are searched for them, and last the file to write, .npz or .parquet."""
-    model: Annotated[str, arg(metavar="SOURCE")]
-    """A checkpoint: a file or folder of any format that vitlab reads, hf-hub:owner/name or timm:name."""
+    model: Annotated[str, arg(metavar="SOURCE")] = DEFAULT
+    """A checkpoint: a file or folder of any format that vitlab reads, hf-hub:owner/name or timm:name; by default the
+    model in the package."""
     image_size: int | None = None
     """The side in pixels; positions are adapted to it."""
     crops: Literal[1, 5] = 1
@@ -50,7 +53,7 @@ def main(arguments: Sequence[str]) -> int:
     from vitlab.core.errors import Error
 
     if len(given.paths) < 2:
-        raise Error("Give images or folders, and last the file to write: vitlab embed IMAGES... --model SOURCE OUT.")
+        raise Error("Give images or folders, and last the file to write: vitlab embed IMAGES... OUT.")
     *images, out = given.paths
     from vitlab.data.decoding import find_images
     from vitlab.inference.embed import check_ending, write_embedding

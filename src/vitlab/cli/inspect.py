@@ -10,6 +10,7 @@ from tyro.conf import Positional, arg
 from vitlab.cli.parsing import parse
 from vitlab.cli.terminal import print_json, print_table, progress_bar, say
 from vitlab.core.words import one_line
+from vitlab.weights.box import DEFAULT
 
 DESCRIPTION = """Look inside a model: its filters and positions, how far its heads look, and where it looked in images.
 
@@ -18,6 +19,7 @@ and explains them all in one file. Averages are over the images, or over a data 
 images could not be read.
 
 Examples:
+  vitlab inspect cat.jpg
   vitlab inspect cat.jpg --model B_16.npz
   vitlab inspect photos/ --model runs/pets/model --data pets --out inside
   vitlab inspect cat.jpg --model vit-b16-224.augreg-in21k --layers 1 6 12 --compare runs/pets --out inside
@@ -28,8 +30,9 @@ Examples:
 class Arguments:
     images: Annotated[Positional[tuple[Path, ...]], arg(metavar="IMAGES...")]
     """Image files, and folders that are searched for them; none are needed with --data."""
-    model: Annotated[str, arg(metavar="SOURCE")]
-    """A checkpoint: a file or folder of any format that vitlab reads, hf-hub:owner/name or timm:name."""
+    model: Annotated[str, arg(metavar="SOURCE")] = DEFAULT
+    """A checkpoint: a file or folder of any format that vitlab reads, hf-hub:owner/name or timm:name; by default the
+    model in the package."""
     out: Annotated[Path | None, arg(metavar="DIR")] = None
     """The folder for the figures and the page; by default inspect, or inspect-2, ... where that is there."""
     data: Annotated[str | None, arg(metavar="D")] = None

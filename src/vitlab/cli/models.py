@@ -11,6 +11,8 @@ from vitlab.cli.terminal import print_json, print_table, progress_bar
 
 DESCRIPTION = """The models that can be built by name: their sizes, parameters and cost.
 
+They are built with fresh weights. Trained ones come from checkpoints; vitlab/tiny is one that is in the package.
+
 Examples:
   vitlab models
   vitlab models 'vit-b*-224'

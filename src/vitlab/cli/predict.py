@@ -9,6 +9,7 @@ from tyro.conf import Positional, arg
 
 from vitlab.cli.parsing import parse
 from vitlab.cli.terminal import print_json, print_table, progress_bar, say
+from vitlab.weights.box import DEFAULT
 
 if TYPE_CHECKING:
     from vitlab.api import Prediction
@@ -21,6 +22,7 @@ below each. A model for segmentation says how much of each picture each class ta
 Exit status 1: some could not be read; 2: none could.
 
 Examples:
+  vitlab predict cat.jpg
   vitlab predict cat.jpg --model B_16.npz
   vitlab predict photos/ 'one more.png' --model runs/pets/model --top 1 --json
   vitlab predict photos/ --model runs/pets --csv pets.csv --out sorted/
@@ -33,8 +35,9 @@ Examples:
 class Arguments:
     images: Annotated[Positional[tuple[Path, ...]], arg(metavar="IMAGES...", help_behavior_hint="(required)")]
     """Image files, and folders that are searched for them."""
-    model: Annotated[str, arg(metavar="SOURCE")]
-    """A checkpoint: a file or folder of any format that vitlab reads, hf-hub:owner/name or timm:name."""
+    model: Annotated[str, arg(metavar="SOURCE")] = DEFAULT
+    """A checkpoint: a file or folder of any format that vitlab reads, hf-hub:owner/name or timm:name; by default the
+    model in the package."""
     top: int = 5
     """How many classes to give for each image."""
     task: str | None = None

@@ -1,7 +1,7 @@
 """`vitlab serve`: a model over HTTP."""
 
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
@@ -11,18 +11,22 @@ from tyro.conf import arg
 from vitlab.cli.parsing import parse
 from vitlab.cli.terminal import say
 from vitlab.core.words import one_line
+from vitlab.weights.box import DEFAULT
 
 if TYPE_CHECKING:
     from vitlab.models.contract import Model
     from vitlab.serving.service import Settings
+    from vitlab.serving.static import File
 
 TOKEN = "VITLAB_TOKEN"
 DESCRIPTION = """Serve a model over HTTP: /v1/predict, /v1/embed, /v1/attention; /openapi.json describes it all.
 
-Ctrl-C or SIGTERM ends it after what was accepted. With the environment variable VITLAB_TOKEN, or --token-file, requests
-need that bearer token.
+At / is the page that walks a picture through the model; `vitlab explore` opens it in the browser. Ctrl-C or SIGTERM
+ends it after what was accepted. With the environment variable VITLAB_TOKEN, or --token-file, requests need that bearer
+token.
 
 Examples:
+  vitlab serve
   vitlab serve --model runs/pets
   vitlab serve --model vit-b16-224.augreg-in21k-ft-in1k --host 0.0.0.0 --token-file token.txt
   vitlab serve --model runs/pets --trust-proxy 127.0.0.1 --max-megapixels 24
@@ -32,8 +36,9 @@ Examples:
 
 @dataclass(frozen=True)
 class Arguments:
-    model: Annotated[str, arg(metavar="SOURCE")]
-    """A checkpoint: a run, a file or folder of any format that vitlab reads, hf-hub:owner/name or timm:name."""
+    model: Annotated[str, arg(metavar="SOURCE")] = DEFAULT
+    """A checkpoint: a run, a file or folder of any format that vitlab reads, hf-hub:owner/name or timm:name; by default
+    the model in the package."""
     task: str | None = None
     """What the model is for, by default what it was trained for; one in a file (mine.py:NAME) is to be given again."""
     host: str = "127.0.0.1"
@@ -74,18 +79,13 @@ class Arguments:
 
 def main(arguments: Sequence[str]) -> int:
     given = parse(Arguments, arguments, prog="vitlab serve", description=DESCRIPTION)
-    # Before torch is there: threads of one model that wait for each other by spinning do so for 50 us and not for GNU's
-    # 3 ms, which with anything else on the machine made a request take ten times as long.
-    os.environ.setdefault("GOMP_SPINCOUNT", "5000")
-    from vitlab.core.errors import MissingDependencyError
+    return run(given, lambda name, address: print(f"Serving {name} at {address}", flush=True))
 
-    try:
-        import prometheus_client
-        import python_multipart  # noqa: F401
-        import starlette  # noqa: F401
-        import uvicorn  # noqa: F401
-    except ModuleNotFoundError as error:
-        raise MissingDependencyError(f"{error.name} is not installed: pip install 'vitlab[serve]'.") from error
+
+def run(given: Arguments, tell: Callable[[str, str], None], picture: "File | None" = None) -> int:
+    """Serve until a signal; `tell` gets the model's name and the address, and `picture` is one for the page to show."""
+    prepare()
+    import prometheus_client
 
     from vitlab.serving.app import make_app
     from vitlab.serving.engine import Engine
@@ -97,15 +97,28 @@ def main(arguments: Sequence[str]) -> int:
         threads = _threads(given)
         engine = Engine(_model(given), _name(given.model), threads)
         address = address_of(listener)
-        server = Server(
-            make_app(engine, settings),
-            settings.limits,
-            lambda: print(f"Serving {one_line(engine.name)} at {address}", flush=True),
-        )
+        app = make_app(engine, settings, picture)
+        server = Server(app, settings.limits, lambda: tell(one_line(engine.name), address))
         server.run([listener])
     if server.started:
         say("vitlab: ended after the requests that were underway.")
     return 0 if server.started else 1
+
+
+def prepare() -> None:
+    """What is to be done before torch is there; refuses where what serves is not installed."""
+    # Threads of one model that wait for each other by spinning do so for 50 us and not for GNU's 3 ms, which with
+    # anything else on the machine made a request take ten times as long.
+    os.environ.setdefault("GOMP_SPINCOUNT", "5000")
+    from vitlab.core.errors import MissingDependencyError
+
+    try:
+        import prometheus_client  # noqa: F401
+        import python_multipart  # noqa: F401
+        import starlette  # noqa: F401
+        import uvicorn  # noqa: F401
+    except ModuleNotFoundError as error:
+        raise MissingDependencyError(f"{error.name} is not installed: pip install 'vitlab[serve]'.") from error
 
 
 def _settings(given: Arguments) -> "Settings":

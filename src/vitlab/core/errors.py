@@ -47,9 +47,19 @@ class MissingDependencyError(Error):
 
 def near_matches(name: str, known: Iterable[str]) -> str:
     """' Did you mean a, b?' for names close to `name`, or an empty string."""
+    return did_you_mean(near_names(name, known))
+
+
+def near_names(name: str, known: Iterable[str]) -> list[str]:
+    """Up to three names close to `name`, the closest first."""
     candidates = {str(item).lower(): str(item) for item in known}
-    close = difflib.get_close_matches(name.lower(), candidates, n=3, cutoff=0.6)
-    return f" Did you mean {', '.join(candidates[item] for item in close)}?" if close else ""
+    return [candidates[item] for item in difflib.get_close_matches(name.lower(), candidates, n=3, cutoff=0.6)]
+
+
+def did_you_mean(names: Iterable[str]) -> str:
+    """' Did you mean a, b?', or an empty string where there are none."""
+    said = ", ".join(names)
+    return f" Did you mean {said}?" if said else ""
 
 
 def unknown_name(kind: str, name: str, known: Iterable[str], hint: str = "") -> UnknownNameError:

@@ -28,6 +28,11 @@ def with_words(classes: Sequence[str]) -> tuple[str, ...]:
     return tuple(words.get(name, name) for name in classes)
 
 
+def words_of(name: str) -> str:
+    """A class name without the WordNet id that it ends with."""
+    return name if NAMED.fullmatch(name) is None else name.rpartition("(")[0].rstrip()
+
+
 def wordnet_id(name: str) -> str | None:
     """The WordNet id that a class name is or ends with."""
     if WNID.fullmatch(name):

@@ -13,7 +13,8 @@ from typing import IO, TypeAlias
 import numpy as np
 from PIL import Image, UnidentifiedImageError
 
-from vitlab.core.errors import ImageError
+from vitlab.core.errors import ImageError, did_you_mean
+from vitlab.core.files import near_paths
 from vitlab.core.pictures import UPRIGHT, Picture, orientation_of, quiet_pillow, reason, to_rgb
 from vitlab.core.reading import check_regular
 from vitlab.data.contract import IGNORED, Array, Masks
@@ -50,13 +51,18 @@ def read_image(path: StrPath) -> Image.Image:
     except ImageError:
         raise
     except FileNotFoundError:
-        raise ImageError(f"There is no file {path}.") from None
+        raise no_file(path) from None
     except IsADirectoryError:
         raise ImageError(f"{path} is a folder, not an image.") from None
     except OSError as error:
         raise ImageError(f"Cannot read {path}: {error.strerror or reason(error)}.") from error
     except ValueError as error:
         raise ImageError(f"Cannot read {str(path)!r}: {reason(error)}.") from error
+
+
+def no_file(path: StrPath) -> ImageError:
+    """What to say of a picture that is not there."""
+    return ImageError(f"There is no file {os.fspath(path)}.{did_you_mean(near_paths(Path(path)))}")
 
 
 def read_picture(raw: bytes | Array, where: str) -> Image.Image:

@@ -13,6 +13,7 @@ from vitlab.core.files import atomic_file
 from vitlab.core.pictures import Picture, to_rgb
 from vitlab.core.reading import check_regular
 from vitlab.data.contract import Array, Split
+from vitlab.data.decoding import no_file
 from vitlab.evaluation.contract import EvaluationError, Subject
 from vitlab.evaluation.features import Progress, Reading, outputs
 
@@ -41,7 +42,10 @@ class GivenImages:
         item = self.items[index]
         if not isinstance(item, str | os.PathLike):
             return np.asarray(to_rgb(item))
-        check_regular(item)
+        try:
+            check_regular(item)
+        except FileNotFoundError:
+            raise no_file(item) from None
         data = Path(item).read_bytes()
         if not data:
             raise ImageError(f"{os.fspath(item)} is empty.")

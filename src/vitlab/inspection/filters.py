@@ -37,6 +37,22 @@ def filter_components(filters: Values, count: int = 28) -> Components:
     return Components(pictures.to(torch.float32), explained[:count].to(torch.float32))
 
 
+def smoothness(pictures: Float[Tensor, "k c p q"]) -> Float[Tensor, " k"] | None:
+    """How far pixels next to each other correlate in each picture, 0 for noise; None where there are no two."""
+    values = pictures.double()
+    pairs = [(values[..., 1:], values[..., :-1]), (values[..., 1:, :], values[..., :-1, :])]
+    found = [
+        (one * other).sum(dim=(1, 2, 3)) / (_power(one) * _power(other)).sqrt().clamp(min=1e-12)
+        for one, other in pairs
+        if one.numel()
+    ]
+    return torch.stack(found).mean(dim=0) if found else None
+
+
+def _power(values: Tensor) -> Tensor:
+    return values.square().sum(dim=(1, 2, 3))
+
+
 def as_pixels(pictures: Float[Tensor, "k c p q"]) -> Float[Tensor, "k p q 3"]:
     """Each picture with grey for 0 and its strongest value at full; one channel is repeated, of many three are kept."""
     scaled = pictures / pictures.abs().amax(dim=(1, 2, 3), keepdim=True).clamp(min=1e-12)

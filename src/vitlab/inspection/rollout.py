@@ -61,6 +61,16 @@ def gradient_rollout(attentions: Iterable[Values], gradients: Iterable[Values]) 
     return _result(rollout)
 
 
+def coherence(values: Values) -> float | None:
+    """The correlation of a map [rows, columns] with itself a patch further, 0 for noise; None where all are alike."""
+    centred = torch.as_tensor(values).detach().cpu().double()
+    centred = centred - centred.mean()
+    pairs = [(centred[1:], centred[:-1]), (centred[:, 1:], centred[:, :-1])]
+    variance = centred.square().mean()
+    found = [(one * other).mean() / variance for one, other in pairs if one.numel()]
+    return float(torch.stack(found).mean()) if found and variance > 0 else None
+
+
 def _averaged(attention: Values) -> Float[Tensor, "b n n"]:
     values = torch.as_tensor(attention)
     if values.ndim != 4 or values.shape[-1] != values.shape[-2]:

@@ -12,19 +12,17 @@ from matplotlib.figure import Figure
 
 from vitlab.core.files import atomic_file
 from vitlab.core.reading import parse_json, read_text
-from vitlab.inspection import figures
+from vitlab.inspection import captions, figures
 from vitlab.inspection.distance import patch_distances
 from vitlab.inspection.document import Panel
 from vitlab.inspection.drawing import SUFFIXES, draw, inline_svg, save_drawing
 from vitlab.inspection.examine import Findings
-from vitlab.inspection.filters import as_pixels
+from vitlab.inspection.filters import Components, as_pixels, smoothness
 from vitlab.inspection.page import page
 from vitlab.inspection.positions import nearness, neighbourhood
 from vitlab.inspection.view import Array, View
 
 MOST_LAYERS = 12  # columns of the heads' figure
-NEAR = 0.3  # correlation of being alike with being near, from which near places are said to be alike
-ALONG = 0.05  # how much more alike places of one row and of one column are than others, from which it is said
 VIEW_FIGURES = ("attention", "heads")
 MODEL_FIGURES = ("distance", "entropy", "similarity", "similarity-other", "filters", "positions")
 
@@ -88,7 +86,9 @@ def numbers(findings: Findings) -> dict[str, Any]:
         "other_model": findings.other,
         "other_similarity": _plain(findings.other_similarity),
         "filters_explained": None if filters is None else _plain(filters.explained.numpy()),
+        "filters_smoothness": None if filters is None else _plain(_smoothness(filters)),
         "positions": None if positions is None else neighbourhood(torch.from_numpy(positions)),
+        "positions_nearness": None if positions is None else nearness(torch.from_numpy(positions)),
         "missing": list(findings.missing),
     }
 
@@ -99,10 +99,7 @@ def view_figures(view: View) -> Iterator[tuple[str, Figure, str]]:
     caption = "The picture as the model sees it."
     if view.rollout is not None:
         maps["where it looked"] = view.rollout
-        caption += (
-            " Beside it, yellow is where it looked: attention followed back through all layers (rollout), from least to"
-            f" most; the yellowest patch has {view.rollout.max() * view.rollout.size:.1f} times the mean."
-        )
+        caption += f" {captions.rollout_caption(view.rollout)}"
     if view.gradient is not None:
         maps["what spoke for its answer"] = view.gradient
         caption += " On the right only the attention that raised the score of the answer counts."
@@ -127,8 +124,7 @@ def model_figures(findings: Findings) -> Iterator[tuple[str, str, Figure, str]]:
             "How far it looks",
             "distance",
             figures.distance_figure(findings.distance, equal),
-            "Each dot is a head: low ones look at nearby patches, as through a magnifying glass, high ones across"
-            " the whole picture. In a well trained model the first layers have both kinds, and the last ones look far.",
+            captions.distance_caption(findings.distance, equal, findings.grid),
         )
     if findings.entropy:
         tokens = rows * columns + findings.num_prefix
@@ -137,8 +133,7 @@ def model_figures(findings: Findings) -> Iterator[tuple[str, str, Figure, str]]:
             "How many places it looks at",
             "entropy",
             figures.entropy_figure(findings.entropy, math.log2(tokens) if whole else None),
-            "Each dot is a head: at 0 it looks at a single place, and each step of one bit is twice as many places."
-            " Heads at the dashed line look everywhere alike, and so choose nothing.",
+            captions.entropy_caption(findings.entropy, math.log2(tokens) if whole else None),
         )
     if findings.similarity is not None:
         yield (
@@ -157,41 +152,19 @@ def model_figures(findings: Findings) -> Iterator[tuple[str, str, Figure, str]]:
             " the same about the same places of the same pictures.",
         )
     if findings.filters is not None:
-        share = float(findings.filters.explained.sum())
         yield (
             "What it sees in a patch first",
             "filters",
             figures.filters_figure(as_pixels(findings.filters.pictures).numpy()),
-            f"The {len(findings.filters.explained)} strongest patterns that the model compares every patch with"
-            f" ({share:.0%} of what its first step tells apart). In a trained model they are smooth: colours, edges,"
-            " stripes. Noise means that it has learned little.",
+            captions.filters_caption(findings.filters),
         )
     if findings.positions is not None:
         yield (
             "How it tells places apart",
             "positions",
             figures.positions_figure(findings.positions),
-            f"One small square for each of the {columns} x {rows} places of a patch: yellow are the places that are"
-            f" like it to the model. {positions_caption(findings.positions)}",
+            captions.positions_caption(findings.positions),
         )
-
-
-def positions_caption(similarity: Array) -> str:
-    """What the figure of positions shows, by its numbers."""
-    values = torch.from_numpy(similarity)
-    near = nearness(values)
-    if near is None:
-        return "There are too few places, or all are alike, so nothing can be said of which are near."
-    if near < NEAR:
-        return (
-            f"Here near places are hardly more alike than far ones (correlation {near:.2f}): this model has not learned"
-            " from its pictures how places lie."
-        )
-    mean = neighbourhood(values)
-    lines = [mean[name] for name in ("same_row", "same_column")]
-    apart = mean["elsewhere"]
-    along = apart is not None and all(value is not None and value > apart + ALONG for value in lines)
-    return f"Here near places are alike (correlation {near:.2f}){', and those of one row or column' if along else ''}."
 
 
 def _some(heads: dict[int, Array]) -> dict[int, Array]:
@@ -199,6 +172,11 @@ def _some(heads: dict[int, Array]) -> dict[int, Array]:
     layers = list(heads)
     places = np.linspace(0, len(layers) - 1, min(len(layers), MOST_LAYERS)).round().astype(int)
     return {layers[place]: heads[layers[place]] for place in places}
+
+
+def _smoothness(filters: Components) -> Array | None:
+    smooth = smoothness(filters.pictures)
+    return None if smooth is None else smooth.numpy()
 
 
 def _plain(values: Array | None) -> Any:

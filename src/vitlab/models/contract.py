@@ -95,7 +95,8 @@ class Model(nn.Module, ABC):
     Where there are patches, `embed` is `patchify`, then `place`: what stands for a patch can be exchanged between them.
 
     `config` is a frozen dataclass, `preprocess` the spec that travels with the weights, `labels` the class names
-    where they are known, `multi_label` whether an image may have several of them, `task` the name of what it is for.
+    where they are known, `multi_label` whether an image may have several of them, `task` the name of what it is for,
+    `license` the text of the weights' licence where they came with one: it goes with all that is tuned from them.
     """
 
     takes_subsets: ClassVar[bool] = True  # whether `encode` takes tokens with places left out
@@ -105,6 +106,7 @@ class Model(nn.Module, ABC):
     labels: tuple[str, ...] | None
     multi_label: bool
     task: str
+    license: str | None
     head: nn.Module
     load_report: Any  # weights.mapping.LoadReport where the weights came from a file
 
@@ -115,6 +117,7 @@ class Model(nn.Module, ABC):
         self.labels = None
         self.multi_label = False
         self.task = "classification"
+        self.license = None
         self.load_report = None
 
     @property

@@ -8,6 +8,7 @@ from PIL import Image
 
 from vitlab.core.markup import Html, tag
 from vitlab.core.words import count
+from vitlab.inspection.captions import rollout_doubt
 from vitlab.inspection.document import Panel, panel_markup
 from vitlab.inspection.drawing import draw_svg, inline_svg
 from vitlab.inspection.examine import examine
@@ -26,6 +27,7 @@ class Inside:
     sections: tuple[tuple[str, Panel], ...] = ()
     missing: tuple[str, ...] = ()
     num_images: int = 0
+    doubt: str = ""  # why the colours of all pictures tell little
 
 
 def look_inside(
@@ -46,7 +48,9 @@ def look_inside(
     sections = [
         (title, _panel(figure, caption)) for title, name, figure, caption in model_figures(findings) if name in SECTIONS
     ]
-    return Inside(tuple(looked), tuple(sections), findings.missing, findings.num_images)
+    doubts = [rollout_doubt(view.rollout) for view in findings.views if view.rollout is not None]
+    doubt = doubts[0] if doubts and all(doubts) else ""
+    return Inside(tuple(looked), tuple(sections), findings.missing, findings.num_images, doubt)
 
 
 def drawn_inside(found: Inside) -> list[Html]:
@@ -60,6 +64,7 @@ def drawn_inside(found: Inside) -> list[Html]:
                 "The picture as the model sees it; beside it, yellow is where it looked (",
                 term("attention"),
                 " followed back through all layers), and on the right what spoke for its answer.",
+                f" {found.doubt}" if found.doubt else "",
             )
         )
         parts.append(tag("div", *(Html(panel_markup(panel)) for panel in found.looked), class_="looked"))

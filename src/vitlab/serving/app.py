@@ -13,11 +13,14 @@ from vitlab.serving.engine import Engine
 from vitlab.serving.http.middleware import RequestMiddleware
 from vitlab.serving.openapi import document
 from vitlab.serving.service import Service, Settings
-from vitlab.serving.static import page_routes
+from vitlab.serving.static import File, page_routes
 
 
-def make_app(engine: Engine, settings: Settings) -> ASGIApp:
-    """An application for any ASGI server; `vitlab.serving.server` adds what only the server can hold."""
+def make_app(engine: Engine, settings: Settings, picture: File | None = None) -> ASGIApp:
+    """An application for any ASGI server; `vitlab.serving.server` adds what only the server can hold.
+
+    The page shows the `picture` first where it is asked for as /?picture.
+    """
     service = Service(engine, settings)
     described = json.dumps(document(engine, settings.limits, needs_token=settings.token is not None)).encode()
 
@@ -36,6 +39,7 @@ def make_app(engine: Engine, settings: Settings) -> ASGIApp:
         Route("/metrics", service.metrics),
         Route("/openapi.json", openapi),
         *page_routes(),
+        *([] if picture is None else [Route("/picture", picture.answer, methods=["GET"])]),
     ]
     service.set_paths(frozenset(route.path for route in routes))
 

@@ -26,14 +26,16 @@ def page_routes(folder: Path = FOLDER) -> list[Route]:
         name = file.relative_to(folder).as_posix()
         if file.is_file() and not any(part.startswith((".", "_")) for part in name.split("/")):
             path = "/" if name == "index.html" else f"/{name}"
-            routes.append(Route(path, _File(file).answer, methods=["GET"]))
+            routes.append(Route(path, File(file.read_bytes(), file.name).answer, methods=["GET"]))
     return routes
 
 
-class _File:
-    def __init__(self, path: Path) -> None:
-        self.content = path.read_bytes()
-        kind = TYPES.get(path.suffix) or mimetypes.guess_type(path.name)[0] or "application/octet-stream"
+class File:
+    """A file in memory, whose name's ending says what it is."""
+
+    def __init__(self, content: bytes, name: str) -> None:
+        self.content = content
+        kind = TYPES.get(Path(name).suffix) or mimetypes.guess_type(name)[0] or "application/octet-stream"
         text = kind.startswith("text/") or kind == "application/json"
         self.headers = {
             "content-type": f"{kind}; charset=utf-8" if text else kind,

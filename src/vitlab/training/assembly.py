@@ -287,5 +287,6 @@ def export(model: Model, path: Path, world: World) -> None:
     else:
         whole = empty_model(model.config, model.preprocess)
         whole.load_state_dict(own, assign=True)
-        whole.labels, whole.multi_label, whole.task = model.labels, model.multi_label, model.task
+        whole.labels, whole.multi_label = model.labels, model.multi_label
+        whole.task, whole.license = model.task, model.license
         save(whole, path)

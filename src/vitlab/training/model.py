@@ -29,7 +29,8 @@ DROPPING = ("dropout", "attention_dropout", "drop_path")  # a model may lack the
 
 def architecture(model: Model) -> dict[str, Any]:
     """All that `rebuild_model` needs of a model, but for its weights."""
-    return {**config_settings(model), "preprocess": to_dict(model.preprocess)}
+    terms = {} if model.license is None else {"license": model.license}
+    return {**config_settings(model), "preprocess": to_dict(model.preprocess), **terms}
 
 
 def rebuild_model(plan: Plan, settings: Mapping[str, Any], where: Path, kept: Path) -> Model:
@@ -41,6 +42,7 @@ def rebuild_model(plan: Plan, settings: Mapping[str, Any], where: Path, kept: Pa
     held = sum(file.stat().st_size for file in kept.iterdir()) // 2  # values of two bytes at least
     model_within(config, preprocess, held, str(where))
     model = fresh_model(config, preprocess)
+    model.license = terms if isinstance(terms := settings.get("license"), str) else None
     choose(model, plan.recipe.model.train_only, plan.recipe.model.lora)
     _fit(plan, model)
     return model

@@ -11,7 +11,7 @@ from typing import Any
 from huggingface_hub import EvalResult, ModelCardData
 
 from vitlab.core.config import from_dict, to_dict
-from vitlab.core.errors import Error
+from vitlab.core.errors import CheckpointError, Error
 from vitlab.core.files import atomic_file
 from vitlab.core.preprocess import Preprocess
 from vitlab.core.reading import check_regular
@@ -20,10 +20,14 @@ from vitlab.core.words import one_line
 from vitlab.models.contract import Model
 from vitlab.models.counts import count_parameters
 from vitlab.models.create import empty_model, family_name, family_of
+from vitlab.weights import box
 
 NAME = "README.md"
+LICENSE = "LICENSE"
 MARK = "<!-- Written by vitlab, and written again with the model. Remove this line to keep a text of your own. -->"
 CLASSES_SHOWN = 20
+LONGEST_LICENSE = 1 << 20  # bytes
+LONGEST_TERMS = 1000  # characters of a licence that a card repeats
 
 
 @dataclass(frozen=True)
@@ -54,7 +58,10 @@ def run_facts(folder: Path) -> RunFacts | None:
 def model_card(
     model: Model, name: str, *, run: RunFacts | None = None, license: str | None = None, source: str | None = None
 ) -> str:
-    """The card's whole text; `source` is where the model can be loaded from, by default the folder's name."""
+    """The card's whole text; `source` is where the model can be loaded from, by default the folder's name.
+
+    `license` is the hub's word for a licence, where the model's own, which lies beside the card, has one.
+    """
     classes = model.config.num_classes
     return "\n".join(
         [
@@ -71,6 +78,7 @@ def model_card(
             *_section("Preprocessing", _preprocessing(model.preprocess)),
             *_section("Architecture", _architecture(model)),
             *([] if run is None else _section("Training", _training(run))),
+            *([] if model.license is None else _section("Licence", _license(model.license))),
         ]
     )
 
@@ -84,6 +92,7 @@ def card_of(folder: Path, name: str, *, license: str | None = None, source: str 
     if (folder / "labels.json").exists():
         said = read_json(folder / "labels.json")
         model.labels, model.multi_label = tuple(said["labels"]), said.get("multi_label") is True
+    model.license = license_of(folder)
     return model_card(model, name, run=run_facts(folder.parent), license=license, source=source)
 
 
@@ -105,6 +114,20 @@ def own_text(folder: Path) -> str | None:
     except OSError as error:
         raise Error(f"{folder / NAME}: cannot be read ({error.strerror or error}).") from error
     return None if MARK in text else text
+
+
+def license_of(folder: Path) -> str | None:
+    """The text of the LICENSE in a folder, where there is one."""
+    path = folder / LICENSE
+    try:
+        check_regular(path)
+        if path.stat().st_size > LONGEST_LICENSE:
+            raise CheckpointError(f"{path}: no licence is so long; remove it.")
+        return path.read_text(encoding="utf-8", errors="replace")
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    except OSError as error:
+        raise CheckpointError(f"{path}: cannot be read ({error.strerror or error}).") from error
 
 
 def write(folder: Path, text: str) -> None:
@@ -135,11 +158,14 @@ def _metadata(model: Model, name: str, run: RunFacts | None, license: str | None
             metric_name="test accuracy",
         )
         scored = {"model_name": name, "eval_results": [result]}
+    terms: dict[str, Any] = {"license": license or "unknown"}
+    if model.license is not None and license is None:  # as the hub has it for a licence that has no name there
+        terms = {"license": "other", "license_name": "see-license", "license_link": LICENSE}
     data = ModelCardData(
         library_name="vitlab",
-        license=license or "unknown",
         pipeline_tag=task,
         tags=["vitlab", task, family_name(model.config)],
+        **terms,
         **scored,
     )
     return ["---", data.to_yaml(), "---"]
@@ -227,6 +253,16 @@ def _training(run: RunFacts) -> list[str]:
     ]
 
 
+def _license(text: str) -> list[str]:
+    """The first paragraph, which says the terms in short."""
+    first = plain(text.strip().split("\n\n")[0])
+    terms = first if len(first) <= LONGEST_TERMS else f"{first[: LONGEST_TERMS - 1]}…"
+    return [
+        *([terms, ""] if terms else []),
+        f"The whole text is in `{LICENSE}`; it goes with models tuned from this one.",
+    ]
+
+
 def _scores(run: RunFacts) -> list[str]:
     count = run.result.get("test count")
     over = f" Test figures are over {int(count):,} images." if isinstance(count, int | float) else ""
@@ -266,5 +302,6 @@ def _without_paths(value: Any) -> Any:
 
 
 def _short(value: Any) -> Any:
-    is_path = isinstance(value, str) and not value.startswith("hf-hub:") and ("/" in value or "\\" in value)
+    is_path = isinstance(value, str) and ("/" in value or "\\" in value)
+    is_path = is_path and not value.startswith("hf-hub:") and value not in (box.DEFAULT, *box.names())
     return re.split(r"[/\\]+", value.rstrip("/\\"))[-1] if is_path else value

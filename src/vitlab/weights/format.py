@@ -55,6 +55,7 @@ class Contents:
     tensors: TensorFile | None = None  # what the rules name, where it is not the file as it is: layers unstacked, say
     multi_label: bool = False
     task: str = "classification"
+    license: str | None = None  # the text
     checksum: str | None = None  # of the file of tensors, where the format keeps one
 
 

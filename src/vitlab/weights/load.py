@@ -21,13 +21,14 @@ from vitlab.models.timm.adapter import TimmModel
 from vitlab.models.timm.build import PREFIX as TIMM_PREFIX
 from vitlab.models.timm.build import TimmConfig
 from vitlab.models.zoo.rows import ZOO
-from vitlab.weights import hub, surgery
+from vitlab.weights import box, hub, surgery
 from vitlab.weights.claims import check_kind, check_sizes, claimed_model
 from vitlab.weights.files.tensors import open_folder, open_tensors, read_json
 from vitlab.weights.format import Contents, Format, FormatOf, Location
 from vitlab.weights.mapping import LoadReport, Rule, check_finite, check_shape
-from vitlab.weights.native import Native, is_own, with_family
+from vitlab.weights.native import Native, StoredType, is_own, with_family, write_folder
 from vitlab.weights.published import PUBLISHED
+from vitlab.weights.sources import at_hand, mistyped
 from vitlab.weights.timm.pretrained import load_timm, resized
 
 logger = logging.getLogger("vitlab")
@@ -98,7 +99,7 @@ def load(
         model = claimed_model(new, preprocess, location.tensors, location.where)
         _fill(model, location, contents, report)
     model.labels = _labels(contents, new, location, report)
-    model.task = contents.task
+    model.task, model.license = contents.task, contents.license
     model.multi_label = contents.multi_label and not surgery.replaces_head(contents.config, new)
     model.load_report = report
     return _reported(model, location.where)
@@ -119,15 +120,23 @@ def _reported(model: Model, where: str) -> Model:
     return model.eval()
 
 
-def save(model: Model, path: str | Path, format: str = "vitlab") -> None:
-    """The model at `path` in one of the formats vitlab, google, big_vision, timm, hf, torchvision."""
+def save(model: Model, path: str | Path, format: str = "vitlab", *, dtype: StoredType | None = None) -> None:
+    """The model at `path` in one of the formats vitlab, google, big_vision, timm, hf, torchvision.
+
+    `dtype`, for vitlab's own, is what the weights are stored in: float16 halves the file. They load as float32.
+    """
     if format not in formats():
         raise unknown_name("checkpoint format", format, formats(), f" The formats are {', '.join(formats())}.")
     if model.multi_label and format not in ("vitlab", "hf"):
         logger.warning("The %s format cannot say that images may have several labels: its readers take one.", format)
     if model.is_dense and format != "vitlab":
         raise CannotHoldError(f"The {format} format has no place for a head on patches: save it in vitlab's own.")
-    formats()[format].write(model, Path(path))
+    if dtype is None:
+        formats()[format].write(model, Path(path))
+    elif format != "vitlab":
+        raise CannotHoldError(f"The {format} format is written in the model's own precision: leave dtype out.")
+    else:
+        write_folder(model, Path(path), dtype)
 
 
 def locate(source: str | Path) -> Location:
@@ -135,6 +144,8 @@ def locate(source: str | Path) -> Location:
     text = str(source)
     if text.startswith(hub.PREFIX):
         return _folder(hub.download(text))
+    if (packaged := box.folder_of(text)) is not None:
+        return _folder(packaged)
     path = Path(source)
     if path.is_dir():
         return _folder(path)
@@ -143,15 +154,15 @@ def locate(source: str | Path) -> Location:
         settings = read_json(beside) if beside.exists() and path.suffix != ".npz" else None
         return Location(open_tensors(path), settings, path.parent)
     if text in PUBLISHED:
-        return _folder(hub.download(PUBLISHED[text]))
+        return _folder(hub.download(PUBLISHED[text], named=text))
     if text in ZOO:
         raise CheckpointError(
             f"'{text}' is a model of the zoo without weights of its own: create it with vitlab.create('{text}'), or"
             f" load one of its checkpoints.{near_matches(text, PUBLISHED)}"
         )
-    raise CheckpointError(
-        f"'{text}' is no file, folder, hf-hub: source or checkpoint name.{near_matches(text, PUBLISHED)}"
-    )
+    if text == box.DEFAULT:
+        raise CheckpointError(f"This installation came without the weights of {text}: name another model.{at_hand()}")
+    raise CheckpointError(f"'{text}' is no file, folder, hf-hub: source or checkpoint name.{mistyped(text)}")
 
 
 def _folder(path: Path) -> Location:

@@ -1,4 +1,7 @@
-"""vitlab's own format: a folder of config, preprocess, labels and checksums (.json), model.safetensors and a card."""
+"""vitlab's own format: a folder of config, preprocess, labels and checksums (.json), model.safetensors and a card.
+
+A LICENSE that lies in it belongs to the weights: it is kept, and goes into the folders of models tuned from them.
+"""
 
 import contextlib
 import dataclasses
@@ -6,15 +9,16 @@ import json
 from collections.abc import Callable, Collection, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any, final
+from typing import Any, Literal, TypeAlias, final
 
+import torch
 from safetensors.torch import save_file
 from torch import Tensor
 
 from vitlab.core.checksums import NAME as CHECKSUMS
 from vitlab.core.checksums import checksum, read_checksums, write_checksums
 from vitlab.core.config import from_dict, to_dict
-from vitlab.core.errors import CheckpointError, ConfigError, Error, MissingDependencyError
+from vitlab.core.errors import CannotHoldError, CheckpointError, ConfigError, Error, MissingDependencyError
 from vitlab.core.files import atomic_folder, leftovers, sync
 from vitlab.core.preprocess import Preprocess
 from vitlab.core.registry import is_file_reference, permit
@@ -27,8 +31,11 @@ from vitlab.weights.files.tensors import PICKLES, read_json
 from vitlab.weights.format import Contents, Format, Location
 from vitlab.weights.mapping import same
 
+StoredType: TypeAlias = Literal["float32", "float16", "bfloat16"]
+
 VERSION = 1
-FILES = ("config.json", "model.safetensors", "preprocess.json", "labels.json", CHECKSUMS, card.NAME)
+TEXTS = (card.NAME, card.LICENSE)  # for people; what they wrote there is kept
+FILES = ("config.json", "model.safetensors", "preprocess.json", "labels.json", CHECKSUMS, *TEXTS)
 
 
 @final
@@ -59,22 +66,43 @@ class Native(Format):
         rules = [same(name, name) for name in names]
         sums = read_checksums(location.folder)
         edited, own = _edited(location.folder, sums), sums.get(location.tensors.path.name)
-        return Contents(config, rules, preprocess, labels, edited, multi_label=several, task=task, checksum=own)
+        return Contents(
+            config,
+            rules,
+            preprocess,
+            labels,
+            edited,
+            multi_label=several,
+            task=task,
+            license=card.license_of(location.folder),
+            checksum=own,
+        )
 
     def write(self, model: Model, path: Path) -> None:
-        check_replaceable(path, FILES, lambda settings: settings.get("format") == "vitlab")
-        with atomic_folder(path) as folder:
-            write_json(folder / "config.json", config_settings(model))
-            write_json(folder / "preprocess.json", to_dict(model.preprocess))
-            if model.labels is not None:
-                several = {"multi_label": True} if model.multi_label else {}
-                write_json(folder / "labels.json", {"labels": list(model.labels), **several})
-            save_file(_stored(model), folder / "model.safetensors", metadata={"format": "pt"})
-            with ThreadPoolExecutor(1) as beside:  # the checksums are taken while the disk is busy
-                synced = beside.submit(sync, folder / "model.safetensors")
-                write_checksums(folder, {file.name: checksum(file) for file in sorted(folder.iterdir())})
-                synced.result()
-            card.write(folder, card.own_text(path) or _card(model, path))
+        write_folder(model, path)
+
+
+def write_folder(model: Model, path: Path, dtype: StoredType | None = None) -> None:
+    """The model as a native folder; `dtype` is that of its stored weights, by default the model's own.
+
+    Whatever they are stored in, weights are loaded as float32.
+    """
+    check_replaceable(path, FILES, lambda settings: settings.get("format") == "vitlab")
+    terms = model.license or card.license_of(path)
+    with atomic_folder(path) as folder:
+        write_json(folder / "config.json", config_settings(model))
+        write_json(folder / "preprocess.json", to_dict(model.preprocess))
+        if model.labels is not None:
+            several = {"multi_label": True} if model.multi_label else {}
+            write_json(folder / "labels.json", {"labels": list(model.labels), **several})
+        save_file(_stored(model, dtype), folder / "model.safetensors", metadata={"format": "pt"})
+        with ThreadPoolExecutor(1) as beside:  # the checksums are taken while the disk is busy
+            synced = beside.submit(sync, folder / "model.safetensors")
+            write_checksums(folder, {file.name: checksum(file) for file in sorted(folder.iterdir())})
+            synced.result()
+        card.write(folder, card.own_text(path) or _card(model, path))
+        if terms is not None:
+            (folder / card.LICENSE).write_text(terms, encoding="utf-8")
 
 
 def _edited(folder: Path, sums: Mapping[str, str]) -> list[str]:
@@ -122,15 +150,24 @@ def is_own(names: Collection[str]) -> bool:
     return False
 
 
-def _stored(model: Model) -> dict[str, Tensor]:
+def _stored(model: Model, dtype: StoredType | None) -> dict[str, Tensor]:
     """Every tensor under each of its names: a module that is used in several places is stored once for each."""
     state: dict[str, Tensor] = {}
     seen: set[int] = set()
     for name, value in model.state_dict().items():
-        plain = value.detach().cpu().contiguous()
+        plain = _as_type(name, value.detach().cpu().contiguous(), dtype)
         state[name] = plain.clone() if plain.data_ptr() in seen else plain
         seen.add(plain.data_ptr())
     return state
+
+
+def _as_type(name: str, value: Tensor, dtype: StoredType | None) -> Tensor:
+    if dtype is None or not value.is_floating_point():
+        return value
+    changed = value.to(getattr(torch, dtype))
+    if value.isfinite().all() and not changed.isfinite().all():
+        raise CannotHoldError(f"'{name}' has values that {dtype} cannot hold: keep them in float32, or in bfloat16.")
+    return changed
 
 
 def _card(model: Model, path: Path) -> str:
@@ -145,7 +182,7 @@ def check_replaceable(path: Path, files: Collection[str], is_ours: Callable[[Map
     if path.suffix in (".safetensors", ".npz", *PICKLES):
         raise Error(f"{path}: this format is a folder; give a name without '{path.suffix}'.")
     inside = {item.name for item in path.iterdir()} if path.is_dir() else set[str]()
-    if not inside:
+    if inside <= {*TEXTS} & {*files}:  # texts wait for their model
         return
     try:
         settings = read_json(path / "config.json")

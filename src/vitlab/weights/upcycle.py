@@ -34,7 +34,7 @@ def upcycle(model: Model, *, seed: int = 0, **experts: Any) -> VMoE:
             value = dense[name.replace(".mlp.experts.", ".mlp.")].detach().cpu()
             state[name] = (value.expand(wanted.shape) if ".mlp.experts." in name else value).clone()
     sparse.load_state_dict(state, assign=True)
-    sparse.labels, sparse.multi_label = model.labels, model.multi_label
+    sparse.labels, sparse.multi_label, sparse.license = model.labels, model.multi_label, model.license
     return sparse.train(model.training)
 
 

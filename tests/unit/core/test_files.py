@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from vitlab.core.errors import Error
-from vitlab.core.files import atomic_file, atomic_folder, clear_up
+from vitlab.core.files import atomic_file, atomic_folder, clear_up, near_paths
 
 
 def everything(folder: Path) -> dict[str, str | None]:
@@ -156,3 +156,21 @@ except Error as error:
     assert done.stderr == ""
     assert re.fullmatch(rf"Cannot write {name}: (File too large|the disk is full, or .*)\.\n", done.stdout)
     assert not list(tmp_path.iterdir())
+
+
+def test_near_paths_are_there_and_exchange_the_first_wrong_part(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "photos" / "cats").mkdir(parents=True)
+    (tmp_path / "photos" / "cats" / "tom.jpg").touch()
+    (tmp_path / "photons").mkdir()
+    assert near_paths(tmp_path / "photo" / "cats" / "tom.jpg") == [str(tmp_path / "photos" / "cats" / "tom.jpg")]
+    assert near_paths(tmp_path / "photos" / "cats" / "Tom.jpeg") == [str(tmp_path / "photos" / "cats" / "tom.jpg")]
+    assert near_paths(tmp_path / "photo") == [str(tmp_path / "photos"), str(tmp_path / "photons")]
+    assert near_paths(tmp_path / "photos" / "quite another") == []
+    assert near_paths(tmp_path / "photos" / "cats" / "gone.jpg") == []  # the ending alone is alike
+    assert near_paths(tmp_path / "photos") == []  # it is there
+    assert near_paths(tmp_path / "photos" / "cats" / "tom.jpg" / "below a file") == []
+    monkeypatch.chdir(tmp_path)
+    assert near_paths(Path("photo")) == ["photos", "photons"]
+    assert near_paths(Path("a\0b")) == []

@@ -5,7 +5,6 @@ from sklearn.metrics.pairwise import cosine_similarity
 
 from vitlab.core.errors import Error
 from vitlab.inspection.positions import nearness, neighbourhood, position_similarity
-from vitlab.inspection.write import positions_caption
 
 
 def test_as_scikit_learn_has_it() -> None:
@@ -49,15 +48,3 @@ def test_nearness_is_the_correlation_of_alike_and_near() -> None:
     assert nearness(torch.from_numpy(noise).reshape(rows, columns, rows, columns)) == pytest.approx(expected)
     assert nearness(torch.ones(2, 2, 2, 2)) is None
     assert nearness(torch.ones(1, 1, 1, 1)) is None
-
-
-def test_the_caption_says_what_the_figure_of_positions_shows() -> None:
-    rng = np.random.default_rng(0)
-    fresh = position_similarity(rng.standard_normal((49, 64)), (7, 7))
-    assert "hardly more alike than far ones" in positions_caption(fresh.numpy())
-    across, down = np.meshgrid(np.arange(7.0), np.arange(7.0))
-    centres = np.arange(7)[:, None]
-    bumps = [np.exp(-((axis.reshape(1, -1) - centres) ** 2) / 4) for axis in (across, down)]
-    learned = position_similarity(np.concatenate(bumps).T - 0.3, (7, 7))
-    assert "near places are alike" in positions_caption(learned.numpy())
-    assert "one row or column" in positions_caption(learned.numpy())

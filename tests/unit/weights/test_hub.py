@@ -3,10 +3,13 @@
 import hashlib
 import json
 import os
+import socket
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Iterator
+from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
@@ -14,10 +17,15 @@ from typing import Any
 import pytest
 import torch
 from huggingface_hub import constants
+from PIL import Image
 from safetensors.torch import save_file
 
+from box_stand_in import boxed
 from vitlab.core.errors import CheckpointError
 from vitlab.weights import hub
+from vitlab.weights.load import load
+
+__all__ = ["boxed"]  # a fixture
 
 SHA = "0123456789abcdef0123456789abcdef01234567"
 OTHER = "89abcdef0123456789abcdef0123456789abcdef"
@@ -104,6 +112,7 @@ class StandIn(ThreadingHTTPServer):
         super().__init__(("127.0.0.1", 0), Handler)
         self.repositories = repositories
         self.asked: list[str] = []
+        self.status = 200
 
     @property
     def endpoint(self) -> str:
@@ -126,6 +135,8 @@ class Handler(BaseHTTPRequestHandler):
         self.answer(body=False)
 
     def answer(self, *, body: bool) -> None:
+        if self.hub.status != 200:
+            return self.fail(self.hub.status, "Unavailable")
         path = self.path.partition("?")[0].strip("/").split("/")
         api = path[:2] == ["api", "models"]
         owner, name, verb, revision, *rest = (path[2:] if api else path) + [""] * 4
@@ -249,13 +260,74 @@ def test_download_over_http(stand_in: StandIn, tmp_path: Path) -> None:
     assert len(stand_in.asked) == asked
     offline, _ = downloads([*sources[:1], sources[4]], home, stand_in.endpoint, HF_HUB_OFFLINE="1")
     assert offline[0] == both
-    assert "offline mode is enabled" in offline[1]
+    assert "HF_HUB_OFFLINE is set" in offline[1]
 
 
-def test_hub_that_cannot_be_reached(tmp_path: Path) -> None:
-    closed = StandIn({})
-    endpoint = closed.endpoint
-    closed.server_close()
-    (answer,), _ = downloads(["hf-hub:owner/name"], tmp_path, endpoint)
-    assert "not, or not whole, in the local cache, and the hub cannot be reached" in answer
-    assert "\n" not in answer
+@contextmanager
+def silent(kind: str) -> Iterator[str]:
+    """An address that refuses connections, takes them and never answers, or answers as a proxy without a network."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        address = f"http://127.0.0.1:{server.getsockname()[1]}"
+        if kind == "hangs":
+            yield address
+            return
+    if kind == "refuses":
+        yield address
+        return
+    proxy = StandIn({})
+    proxy.status = 503
+    thread = threading.Thread(target=proxy.serve_forever, daemon=True)
+    thread.start()
+    yield proxy.endpoint
+    proxy.shutdown()
+    proxy.server_close()
+    thread.join()
+
+
+@pytest.mark.parametrize("kind", ["refuses", "hangs", "is a proxy's"])
+def test_a_hub_that_cannot_be_reached_is_one_sentence_soon(
+    kind: str, boxed: object, cache: CacheOnDisk, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What is cached is had all the same; for what is not, the sentence names what there is."""
+    del boxed
+    (tmp_path / "runs" / "mine" / "model").mkdir(parents=True)
+    (tmp_path / "runs" / "mine" / "model" / "config.json").touch()
+    monkeypatch.chdir(tmp_path)
+    there = cache.add("owner/there", {"config.json": b"{}", "model.safetensors": b"weights"})
+    cache.add("owner/bare", {"config.json": b"{}"})
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)
+    monkeypatch.setattr(hub, "PATIENCE", 0.5)
+    with silent(kind) as address:
+        monkeypatch.setattr(constants, "ENDPOINT", address)
+        assert hub.download("hf-hub:owner/there") == there
+        start = time.monotonic()
+        with pytest.raises(CheckpointError) as caught:
+            load("vit-b16-224.mae")
+        assert time.monotonic() - start < 2
+        with pytest.raises(CheckpointError, match=f"without its weights, and {address} does not answer"):
+            hub.download("hf-hub:owner/bare")
+    assert str(caught.value) == (
+        "vit-b16-224.mae (hf-hub:timm/vit_base_patch16_224.mae) is not, or not whole, in the local cache, and the hub"
+        f" cannot be reached ({address} does not answer). Here there are vitlab/tiny (in the package);"
+        " hf-hub:owner/there (in the cache); runs/mine; and any file or folder of weights."
+    )
+    assert constants.HF_HUB_OFFLINE is False
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["refuses", "hangs"])
+@pytest.mark.parametrize("source", ["hf-hub:owner/name", "vit-b16-224.mae", "timm:vit_tiny_patch16_224"])
+def test_the_command_line_says_so_without_retries(kind: str, source: str, tmp_path: Path) -> None:
+    kept = {name: value for name, value in os.environ.items() if not name.startswith(("HF_", "HUGGING"))}
+    root = str(Path(hub.__file__).parents[2])
+    Image.new("RGB", (8, 8)).save(tmp_path / "photo.png")
+    with silent(kind) as address:
+        settings = {"HF_HOME": str(tmp_path), "HF_ENDPOINT": address, "PYTHONPATH": root}
+        run = subprocess.run(
+            [sys.executable, "-m", "vitlab", "predict", str(tmp_path / "photo.png"), "--model", source],
+            env=kept | settings, capture_output=True, text=True, timeout=60,
+        )  # fmt: skip
+    assert run.returncode == 2
+    assert run.stdout == ""
+    assert len(run.stderr.splitlines()) == 1
+    assert f"{address} does not answer" in run.stderr

@@ -1,6 +1,7 @@
 """`load` and `save`: what a source can be, what is adapted and reported, and what is said when it is none."""
 
 import logging
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -75,6 +76,7 @@ def test_a_file_inside_a_folder(saved: Path) -> None:
         ("vit-b16-224.orig-in21", "Did you mean vit-b16-224.orig-in21k"),
         ("/nowhere/model.npz", "is no file, folder"),
         ("digits", "checkpoint name.$"),  # the zoo's vit-digits has no weights
+        ("google/vit-base-patch16-224", r"Did you mean hf-hub:google/vit-base-patch16-224[,?]"),
     ],
 )
 def test_names_that_are_no_source(source: str, says: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -87,14 +89,17 @@ def test_names_that_are_no_source(source: str, says: str, tmp_path: Path, monkey
 def test_a_published_name_goes_to_the_hub(saved: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[str] = []
 
-    def stand_in(source: str) -> Path:
-        asked.append(source)
+    def stand_in(source: str, *, named: str | None = None) -> Path:
+        asked.append(f"{source} as {named}")
         return saved
 
     monkeypatch.setattr(hub, "download", stand_in)
     assert load("vit-b16-224.orig-in21k").config == CONFIG
     assert load("hf-hub:owner/name@v1").config == CONFIG
-    assert asked == ["hf-hub:google/vit-base-patch16-224-in21k", "hf-hub:owner/name@v1"]
+    assert asked == [
+        "hf-hub:google/vit-base-patch16-224-in21k as vit-b16-224.orig-in21k",
+        "hf-hub:owner/name@v1 as None",
+    ]
 
 
 def test_published_names_are_zoo_rows_and_sources() -> None:
@@ -248,3 +253,14 @@ def test_a_bare_file_of_a_thousand_classes_gets_imagenets_names(tmp_path: Path) 
 def test_labels_of_more_or_fewer_classes_are_not_assumed(tmp_path: Path) -> None:
     save(model(num_classes=999), tmp_path / "model")
     assert load(tmp_path / "model").labels is None
+
+
+def test_a_mistyped_path_is_answered_with_the_nearest_one(
+    saved: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "work").mkdir()
+    monkeypatch.chdir(tmp_path / "work")
+    shutil.copytree(saved, "runs/pets/model")
+    for wrong, right in (("runs/pest", "runs/pets"), ("rusn/pets/model", "runs/pets/model"), ("pets", "runs/pets")):
+        with pytest.raises(CheckpointError, match=rf"'{wrong}' is no file.*Did you mean {right}[,?]"):
+            load(wrong)

@@ -15,11 +15,12 @@ from safetensors.torch import load_file, save_file
 
 from damaging import flipped
 from tiny_vits import bits, random_vit, vit_configs
-from vitlab.core.errors import CheckpointError, ConfigError, Error
+from vitlab.core.errors import CannotHoldError, CheckpointError, ConfigError, Error
 from vitlab.core.preprocess import Preprocess
 from vitlab.models.vit import ViTConfig
 from vitlab.weights import native
 from vitlab.weights.load import load, save
+from vitlab.weights.native import StoredType
 
 TINY = ViTConfig(image_size=(16, 16), patch_size=8, width=16, depth=1, mlp_dim=24, heads=2, num_classes=3)
 
@@ -282,3 +283,45 @@ def test_truncated_weights(saved: Path) -> None:
         (saved / "model.safetensors").write_bytes(whole[:length])
         with pytest.raises(CheckpointError, match=r"model.safetensors"):
             load(saved)
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+def test_weights_in_half_load_as_float32(dtype: StoredType, tmp_path: Path) -> None:
+    before = random_vit(TINY)
+    save(before, tmp_path / "model", dtype=dtype)
+    stored = load_file(tmp_path / "model" / "model.safetensors")
+    assert {value.dtype for value in stored.values()} == {getattr(torch, dtype)}
+    after = load(tmp_path / "model")
+    for name, value in before.state_dict().items():
+        assert after.state_dict()[name].dtype == torch.float32
+        torch.testing.assert_close(after.state_dict()[name], value, rtol=2**-8, atol=2**-24)
+    assert {value.dtype for value in before.state_dict().values()} == {torch.float32}  # what is in memory stays
+
+
+def test_weights_that_half_cannot_hold_are_refused(tmp_path: Path) -> None:
+    model = random_vit(TINY)
+    with torch.no_grad():
+        model.projection.weight[0, 0] = 1e5
+    with pytest.raises(CannotHoldError, match=r"'projection.weight' has values that float16 cannot hold"):
+        save(model, tmp_path / "model", dtype="float16")
+    assert not (tmp_path / "model").exists()
+    save(model, tmp_path / "model", dtype="bfloat16")
+
+
+def test_a_licence_stays_with_the_weights(tmp_path: Path) -> None:
+    """Also where a folder of texts waited for its model, and where what is saved does not know of it."""
+    folder = tmp_path / "model"
+    folder.mkdir()
+    (folder / "LICENSE").write_text("Terms.\n")
+    (folder / "README.md").write_text("My card.")
+    for _ in range(2):
+        save(random_vit(TINY), folder)
+        assert (folder / "LICENSE").read_text() == "Terms.\n"
+        assert (folder / "README.md").read_text() == "My card."
+    model = load(folder, num_classes=2)
+    assert model.license == "Terms.\n"
+    save(model, tmp_path / "other")
+    assert (tmp_path / "other" / "LICENSE").read_text() == "Terms.\n"
+    (folder / "LICENSE").write_bytes(b"x" * (2 << 20))
+    with pytest.raises(CheckpointError, match="no licence is so long"):
+        load(folder)

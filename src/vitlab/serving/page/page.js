@@ -36,7 +36,7 @@ async function start() {
     element("model-name").textContent = model.name;
     speak();
     draw();
-    await Promise.all([showSample(), learned.then(addLearned)]);
+    await Promise.all([showFirst(), learned.then(addLearned)]);
   } catch (error) {
     fail(error, start);
   }
@@ -60,6 +60,12 @@ function placesOf({ patch, reads, grid, preprocess, token_grids: grids }) {
   const [rows, columns] = patch || reads ? grid : finest;
   const [height, width] = patch ? [patch[0] * rows, patch[1] * columns] : preprocess.size;
   return { rows, columns, height, width };
+}
+
+/** The picture that the page was opened with (vitlab explore IMAGE), or else the sample. */
+async function showFirst() {
+  if (new URLSearchParams(location.search).has("picture")) await show(await fetchFile("picture"));
+  else await showSample();
 }
 
 async function showSample() {

@@ -1,0 +1,139 @@
+"""What figures show, in words that follow from their numbers: what the paper found is said where it is there."""
+
+import math
+from collections.abc import Mapping
+
+import numpy as np
+import torch
+
+from vitlab.inspection.filters import Components, smoothness
+from vitlab.inspection.positions import nearness, neighbourhood
+from vitlab.inspection.rollout import coherence
+from vitlab.inspection.view import Array
+
+SMOOTH = 0.5  # correlation of pixels next to each other, from which a filter is called smooth
+MOSTLY = 0.5  # share of what is explained by smooth filters, from which a model is said to have them
+LARGE_PATCH = 4  # pixels of a side, from which a patch can show more than a slope
+NEAR = 0.3  # correlation of being alike with being near, from which near places are said to be alike
+ALONG = 0.05  # how much more alike places of one row and of one column are than others, from which it is said
+MANY_PLACES = 36  # patches, from which near and far are told apart
+LOCAL, WIDE, CHANGE = 0.5, 0.75, 0.1  # of the distance of equal attention: a near head, a far one, what is no accident
+EVERYWHERE = 0.1  # bits below equal attention, up to which a head is said to look everywhere alike
+FLAT = 1.25  # times the mean that the most looked-at patch has, up to which a map tells little
+TOGETHER = 0.4  # correlation of patches beside each other, below which a map is scattered; fresh models have 0.1 to 0.3
+
+
+def filters_caption(filters: Components) -> str:
+    """Of the principal components of the patch projection."""
+    explained, smooth = filters.explained, smoothness(filters.pictures)
+    height, width = filters.pictures.shape[-2:]
+    text = (
+        f"The {len(explained)} strongest patterns that the model compares every patch with"
+        f" ({float(explained.sum()):.0%} of what its first step tells apart)."
+    )
+    if smooth is None or min(height, width) < LARGE_PATCH:
+        return f"{text} A patch of {width} x {height} pixels is too small to show colours, edges or stripes."
+    which = smooth >= SMOOTH
+    count = int(which.sum())
+    if float(explained[which].sum()) < MOSTLY * float(explained.sum()):
+        number = "none" if not count else f"only {count}"
+        return f"{text} Here {number} of them differ from noise: this model has learned little of what pictures hold."
+    number = "all" if count == len(smooth) else f"{count}"
+    others = "" if count == len(smooth) else "; the others look more like noise"
+    return f"{text} Here {number} of them are smooth, as in trained models: colours, edges, stripes{others}."
+
+
+def positions_caption(similarity: Array) -> str:
+    """Of how alike positions are, [rows, columns, rows, columns]."""
+    rows, columns = similarity.shape[:2]
+    text = (
+        f"One small square for each of the {columns} x {rows} places of a patch: yellow are the places that are like it"
+        " to the model."
+    )
+    values = torch.from_numpy(similarity)
+    near = nearness(values)
+    if near is None:
+        return f"{text} There are too few places, or all are alike, so nothing can be said of which are near."
+    if near < NEAR:
+        return (
+            f"{text} Here near places are hardly more alike than far ones (correlation {_two(near)}): this model has"
+            " not learned from its pictures how places lie."
+        )
+    mean = neighbourhood(values)
+    lines = [mean[name] for name in ("same_row", "same_column")]
+    apart = mean["elsewhere"]
+    along = apart is not None and all(value is not None and value > apart + ALONG for value in lines)
+    also = ", and those of one row or column" if along else ""
+    return f"{text} Here near places are alike (correlation {near:.2f}){also}."
+
+
+def distance_caption(distance: Mapping[int, Array], equal: float, grid: tuple[int, int]) -> str:
+    """Of how far heads look in each layer; `equal` is the distance of equal attention to all patches."""
+    text = (
+        "Each dot is a head: low ones look at nearby patches, as through a magnifying glass, high ones across the whole"
+        " picture."
+    )
+    if grid[0] * grid[1] < MANY_PLACES:
+        return f"{text} With {grid[1]} x {grid[0]} patches, near and far hardly differ."
+    layers = [distance[layer] / equal for layer in sorted(distance)]
+    if all((np.abs(heads - 1) < CHANGE).all() for heads in layers):
+        return (
+            f"{text} Here all look about as far as equal attention to all patches does (dashed): this model has not"
+            " learned where to look."
+        )
+    if len(layers) < 2:
+        return text
+    third = math.ceil(len(layers) / 3)
+    first, last = np.concatenate(layers[:third]), np.concatenate(layers[-third:])
+    near, far = bool(first.min() < LOCAL), bool(first.max() > WIDE)
+    grown = float(last.mean() - first.mean())
+    kinds = {
+        (True, True): "the first layers have both kinds",
+        (True, False): "the first layers look near",
+        (False, True): "none of the first layers looks near",
+        (False, False): "the first layers look neither near nor across the picture",
+    }[near, far]
+    more = "farther" if grown > CHANGE else "less far" if grown < -CHANGE else "about as far"
+    means = f"{first.mean() * equal:.0f} pixels on average, then {last.mean() * equal:.0f}"
+    as_found = ", as in the paper" if near and far and grown > CHANGE else ""
+    return f"{text} Here {kinds}, and the last ones look {more} ({means}){as_found}."
+
+
+def entropy_caption(entropy: Mapping[int, Array], equal: float | None) -> str:
+    """Of how many places heads look at; `equal` are the bits of equal attention, where it is drawn."""
+    text = "Each dot is a head: at 0 it looks at a single place, and each step of one bit is twice as many places."
+    if equal is None:
+        return text
+    heads = np.concatenate(list(entropy.values()))
+    count = int((heads > equal - EVERYWHERE).sum())
+    number = "none does" if not count else "all do" if count == len(heads) else f"{count} of {len(heads)} do"
+    return f"{text} Heads at the dashed line look everywhere alike, and so choose nothing: here {number}."
+
+
+def rollout_caption(rollout: Array) -> str:
+    """Of where the model looked, as shares of the patches [rows, columns]."""
+    times = float(rollout.max() * rollout.size / rollout.sum())
+    text = (
+        "Beside it, yellow is where it looked: attention followed back through all layers (rollout), from least to"
+        f" most; the yellowest patch has {times:.1f} times the mean"
+    )
+    doubt = rollout_doubt(rollout)
+    return f"{text}. {doubt}" if doubt else f"{text}."
+
+
+def rollout_doubt(rollout: Array) -> str:
+    """Why the colours of a map, which run from least to most whatever there is, tell little; empty where they do."""
+    if rollout.max() * rollout.size < FLAT * rollout.sum():
+        return "It looked everywhere nearly alike, so that the colours tell little."
+    together = coherence(rollout)
+    if rollout.size >= MANY_PLACES and together is not None and together < TOGETHER:
+        return (
+            f"Patches beside each other have little in common (correlation {_two(together)}), so that nothing in the"
+            " picture stands out."
+        )
+    return ""
+
+
+def _two(value: float) -> str:
+    """With two decimals; what rounds to zero has no sign."""
+    return f"{round(value, 2) + 0.0:.2f}"
