@@ -13,7 +13,7 @@ from types import FrameType
 from typing import Any
 
 from vitlab.core import record
-from vitlab.core.errors import Error
+from vitlab.core.errors import Error, near_paths
 
 
 class RunError(Error):
@@ -63,7 +63,8 @@ def resuming(folder: Path) -> str:
 def read_json(path: Path) -> dict[str, Any]:
     """A run's JSON file, or a RunError that names it."""
     if not path.exists():
-        raise RunError(f"{path.parent} is not a run's folder: {path.name} is missing.")
+        hint = "" if path.parent.exists() else near_paths(str(path.parent))
+        raise RunError(f"{path.parent} is not a run's folder: {path.name} is missing.{hint}")
     return record.read_json(path, RunError)
 
 
