@@ -1,9 +1,7 @@
 """Errors that a user can cause: one sentence each, saying what was wrong, where, and what to do."""
 
 import difflib
-import os
 from collections.abc import Iterable
-from pathlib import Path
 
 from vitlab.core.words import one_line
 
@@ -49,25 +47,19 @@ class MissingDependencyError(Error):
 
 def near_matches(name: str, known: Iterable[str]) -> str:
     """' Did you mean a, b?' for names close to `name`, or an empty string."""
+    return did_you_mean(near_names(name, known))
+
+
+def near_names(name: str, known: Iterable[str]) -> list[str]:
+    """Up to three names close to `name`, the closest first."""
     candidates = {str(item).lower(): str(item) for item in known}
-    close = difflib.get_close_matches(name.lower(), candidates, n=3, cutoff=0.6)
-    return f" Did you mean {', '.join(candidates[item] for item in close)}?" if close else ""
+    return [candidates[item] for item in difflib.get_close_matches(name.lower(), candidates, n=3, cutoff=0.6)]
 
 
-def near_paths(path: str) -> str:
-    """' Did you mean photos/cats?' for the nearest path that exists, part by part, or an empty string."""
-    found, parts = Path(Path(path).anchor), Path(path).parts
-    for part in parts[1:] if found.parts else parts:
-        if not os.path.lexists(found / part):
-            try:
-                close = difflib.get_close_matches(part, os.listdir(found), n=1, cutoff=0.6)  # noqa: PTH208
-            except (OSError, ValueError):
-                close = []
-            if not close:
-                return ""
-            part = close[0]
-        found /= part
-    return f" Did you mean {found}?" if str(found) != str(Path(path)) else ""
+def did_you_mean(names: Iterable[str]) -> str:
+    """' Did you mean a, b?', or an empty string where there are none."""
+    said = ", ".join(names)
+    return f" Did you mean {said}?" if said else ""
 
 
 def unknown_name(kind: str, name: str, known: Iterable[str], hint: str = "") -> UnknownNameError:

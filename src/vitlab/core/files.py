@@ -1,7 +1,8 @@
-"""Writes that are there whole or not at all."""
+"""Writes that are there whole or not at all, and names of files that are nearly those that were given."""
 
 import contextlib
 import errno
+import itertools
 import os
 import re
 import shutil
@@ -9,10 +10,11 @@ import tempfile
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
-from vitlab.core.errors import Error
+from vitlab.core.errors import Error, near_names
 
 # What a disk says that takes no more: full, over a quota, over `ulimit -f`, turned read-only, broken
 REFUSALS = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EIO)
+MOST_NAMES = 2000  # of a folder that are compared with a mistyped one
 TORCHS = ("PytorchStreamWriter failed", "unexpected pos")  # in torch.save's errors, which do not say more
 
 
@@ -103,6 +105,22 @@ def clear_up(folder: Path, names: Iterable[str]) -> None:
                 shutil.rmtree(left)
             else:
                 left.unlink()
+
+
+def near_paths(path: Path) -> list[str]:
+    """Up to three paths that are there and nearly the one that is not: the first wrong part of it is exchanged."""
+    here, parts = Path(path.anchor), list(path.parts[1:] if path.anchor else path.parts)
+    try:
+        while parts and (here / parts[0]).exists():
+            here /= parts.pop(0)
+        if not parts:
+            return []
+        names = [item.name for item in itertools.islice(here.iterdir(), MOST_NAMES)]
+    except (OSError, ValueError):
+        return []
+    close = [here / name for name in near_names(parts[0], names)]
+    whole = [found.joinpath(*parts[1:]) for found in close]
+    return [str(found) for found in whole if found.exists()] or [str(found) for found in close]
 
 
 def free_path(path: Path) -> Path:

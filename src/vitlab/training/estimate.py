@@ -5,6 +5,7 @@ import time
 import torch
 
 from vitlab.core.words import about, count
+from vitlab.data.batch import Batch
 from vitlab.data.loading.loader_feed import LoaderFeed
 from vitlab.data.streams import StreamPlan
 from vitlab.training.assembly import Run, loader_feed
@@ -28,19 +29,20 @@ def seconds_per_step(run: Run, streams: tuple[StreamPlan, ...]) -> float | None:
         begun = time.perf_counter()
         batch = feed.batch(step)
         loading = (time.perf_counter() - begun) / max(execution.num_workers, 1)
-        part = batch.parts(PART)[0]
+        whole = run.state.objective.whole_batch or len(batch) < 2 * PART  # batch norms need two images
+        part = batch if whole else batch.parts(PART)[0]
 
-        def seconds(images: int) -> float:
+        def seconds(images: Batch) -> float:
             begun = time.perf_counter()
-            run.stepper.rehearse(part if images == len(part) else batch)
+            run.stepper.rehearse(images)
             if run.world.device.type == "cuda":
                 torch.cuda.synchronize(run.world.device)
             return time.perf_counter() - begun
 
-        seconds(len(part))  # the first pass takes memory and chooses kernels
-        computing = seconds(len(part)) * len(batch) / len(part)
-        if computing / PART < ENOUGH:
-            computing = seconds(len(batch))
+        seconds(part)  # the first pass takes memory and chooses kernels
+        computing = seconds(part) * len(batch) / len(part)
+        if computing * len(part) / len(batch) < ENOUGH:
+            computing = seconds(batch)
     finally:
         if feed is not run.feed:
             feed.close()

@@ -69,7 +69,7 @@ def choose(lrs: Sequence[float], losses: Sequence[float]) -> float:
     """A tenth of the lr at which the smoothed loss is lowest, to two figures."""
     if len(losses) < FEWEST:
         raise LrRangeError(
-            f"No learning rate was found: from {LEAST:g} on, the loss was not finite in step {len(losses) + 1}: give one."
+            f"No learning rate was found: from {LEAST:g} on, the loss was not finite in step {len(losses) + 1}."
         )
     lowest = lrs[int(smoothed(losses).argmin())]
     return float(f"{lowest / 10:.2g}")

@@ -13,7 +13,8 @@ from types import FrameType
 from typing import Any
 
 from vitlab.core import record
-from vitlab.core.errors import Error, near_paths
+from vitlab.core.errors import Error, did_you_mean
+from vitlab.core.files import near_paths
 
 
 class RunError(Error):
@@ -63,7 +64,7 @@ def resuming(folder: Path) -> str:
 def read_json(path: Path) -> dict[str, Any]:
     """A run's JSON file, or a RunError that names it."""
     if not path.exists():
-        hint = "" if path.parent.exists() else near_paths(str(path.parent))
+        hint = did_you_mean(near_paths(path.parent))
         raise RunError(f"{path.parent} is not a run's folder: {path.name} is missing.{hint}")
     return record.read_json(path, RunError)
 

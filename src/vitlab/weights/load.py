@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from vitlab.core import checksums
 from vitlab.core.config import check_names, to_dict
-from vitlab.core.errors import CannotHoldError, CheckpointError, near_matches, near_paths, unknown_name
+from vitlab.core.errors import CannotHoldError, CheckpointError, near_matches, unknown_name
 from vitlab.core.imagenet import imagenet_labels
 from vitlab.core.preprocess import Preprocess
 from vitlab.models.contract import Model
@@ -150,8 +150,7 @@ def locate(source: str | Path) -> Location:
             f" load one of its checkpoints.{near_matches(text, PUBLISHED)}"
         )
     raise CheckpointError(
-        f"'{text}' is no file, folder, hf-hub: source or checkpoint name."
-        f"{near_paths(text) or near_matches(text, PUBLISHED)}"
+        f"'{text}' is no file, folder, hf-hub: source or checkpoint name.{near_matches(text, PUBLISHED)}"
     )
 
 
