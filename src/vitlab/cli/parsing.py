@@ -6,7 +6,7 @@ from typing import Annotated, Any, TypeVar, get_args, get_origin, get_type_hints
 
 import tyro
 
-from vitlab.core.errors import ConfigError, near_matches
+from vitlab.core.errors import ConfigError, did_you_mean, near_names
 
 T = TypeVar("T")
 
@@ -39,9 +39,9 @@ def refuse(rest: Sequence[str], known: Iterable[str], *, prog: str) -> None:
         return
     word = rest[0].partition("=")[0] if rest[0].startswith("-") else rest[0]
     name = word.lstrip("-").replace("_", "-")
-    options = [f"--{option}" for option in known]
+    options = list(known)
     last = [option for option in options if option.endswith(f".{name}")]  # --ema for --optimizer.ema
-    hint = f" Did you mean {', '.join(last[:3])}?" if last else near_matches(f"--{name}", options)
+    hint = did_you_mean(f"--{option}" for option in last[:3] or near_names(name, options))
     if word.startswith("-"):
         raise ConfigError(f"There is no option '{word}'.{hint or f' `{prog} --help` shows them all.'}")
     raise ConfigError(f"'{word}' is one word too many for `{prog}`.{hint or f' `{prog} --help` shows what it takes.'}")

@@ -255,7 +255,7 @@ def _nothing_there(path: Path) -> UnknownNameError:
     known = [*names(), *(alias for source in _published() for alias in source.aliases)]
     text = str(path)
     if path.name == text and not path.suffix:
-        hint = did_you_mean([*near_paths(path), *near_names(text, known)]) or f" Known names: {', '.join(names())}."
+        hint = did_you_mean(near_paths(path) or near_names(text, known)) or f" Known names: {', '.join(names())}."
         return UnknownNameError(f"There is no data set named '{text}', and no such folder here.{hint}")
     return UnknownNameError(f"There is no file or folder {path}.{did_you_mean(near_paths(path))}")
 

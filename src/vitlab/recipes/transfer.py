@@ -29,8 +29,9 @@ class Small:
 
     epochs: float = 20
     steps: tuple[int, int] = (240, 10_000)
-    steps_on_cpu: tuple[int, int] = (240, 600)  # some minutes on two cores
-    batch_size: int = 128  # at most, and on a CPU 32
+    steps_on_cpu: tuple[int, int] = (240, 800)
+    batch_size: int = 128  # at most
+    batch_size_on_cpu: int = 16  # with which 300 photos take some minutes on two cores
     lr: float = 5e-4  # for batches of 32; it grows with the square root of the batch
     weight_decay: float = 0.05
     layer_decay: float = 0.75
@@ -72,7 +73,7 @@ def transfer_recipe(
     spent = budget(num_images, on_gpu=on_gpu)
     batch = spent.batch_size if batch_size is None else batch_size
     if SMALL.fits(config) and batch_size is None:
-        batch = min(batch, SMALL.batch_size)
+        batch = min(batch, SMALL.batch_size if on_gpu else SMALL.batch_size_on_cpu)
     if epochs is not None:
         steps = max(round(epochs * num_images / batch), 1)
     if SMALL.fits(config):

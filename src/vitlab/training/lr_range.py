@@ -16,10 +16,12 @@ from vitlab.training.assembly import Run
 from vitlab.training.distribution import mean_over
 from vitlab.training.run import RunError
 
-NUM = 80  # steps at most
-LEAST, MOST = 1e-6, 10.0  # lrs
-WIDTH = 3.0  # steps: the standard deviation of the Gaussian that the loss is smoothed with
+NUM = 100  # steps at most
+DECADES = 5  # of lrs
+LEAST = {"sgd": 1e-4}  # the first lr, of others 1e-5
+WIDTH = 4.0  # steps: the standard deviation of the Gaussian that the loss is smoothed with
 FEWEST = 10  # steps that a choice can be made from
+FALL = 0.005  # of the first loss: less is no fall
 RULE = "a tenth of the lr at which the smoothed loss is lowest"
 
 
@@ -39,11 +41,12 @@ class LrRange:
 
 def find_lr(run: Run, *, signalled: Callable[[], int], progress: Progressing) -> LrRange:
     """Make the steps with a run that is thrown away, and choose."""
-    lrs, losses = list[float](), list[float]()
-    for step, lr in enumerate(np.geomspace(LEAST, MOST, NUM).tolist()):
+    optimizer, lrs, losses = run.plan.recipe.optimizer, list[float](), list[float]()
+    least = LEAST.get(optimizer.name, 1e-5)
+    for step, lr in enumerate(np.geomspace(least, least * 10**DECADES, NUM).tolist()):
         if signalled():
             raise RunError("Stopped while the learning rate was looked for: nothing is trained yet, start it again.")
-        made = run.stepper(step, lr / run.plan.recipe.optimizer.lr)
+        made = run.stepper(step, lr / optimizer.lr)
         loss = run.stepper.read().get("loss", float("nan"))
         loss = mean_over(run.world, torch.tensor(loss, dtype=torch.float64, device=run.world.device)).item()
         if not made or not np.isfinite(loss):
@@ -57,22 +60,27 @@ def find_lr(run: Run, *, signalled: Callable[[], int], progress: Progressing) ->
 
 
 def risen(losses: Sequence[float]) -> bool:
-    """Whether the last losses lie twice as far above the lowest as the first do, or twice as high as these."""
+    """Whether the last three lie twice as far above the lowest as the first does, and half of the first at least."""
     if len(losses) < FEWEST:
         return False
     smooth = smoothed(losses)
     first, lowest, last = float(smooth[0]), float(smooth.min()), float(np.mean(losses[-3:]))
-    return last > lowest + 2 * max(first - lowest, first / 2)
+    return last > lowest + max(2 * (first - lowest), abs(first) / 2)
 
 
 def choose(lrs: Sequence[float], losses: Sequence[float]) -> float:
-    """A tenth of the lr at which the smoothed loss is lowest, to two figures."""
+    """A tenth of the lr at which the smoothed loss is lowest, to two figures, so that it can be typed."""
     if len(losses) < FEWEST:
         raise LrRangeError(
-            f"No learning rate was found: from {LEAST:g} on, the loss was not finite in step {len(losses) + 1}."
+            f"No learning rate was found: the loss was not finite in step {len(losses) + 1}, with the lowest."
         )
-    lowest = lrs[int(smoothed(losses).argmin())]
-    return float(f"{lowest / 10:.2g}")
+    smooth = smoothed(losses)
+    if smooth[0] - smooth.min() < FALL * abs(smooth[0]):
+        raise LrRangeError(
+            f"No learning rate was found: none of those up to {lrs[-1]:.2g} lowered the loss ({smooth[0]:.3g}) in"
+            f" {len(losses)} steps. Give one."
+        )
+    return float(f"{lrs[int(smooth.argmin())] / 10:.2g}")
 
 
 def smoothed(losses: Sequence[float]) -> "np.ndarray[tuple[int], np.dtype[np.float64]]":

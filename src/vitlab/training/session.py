@@ -158,15 +158,16 @@ def _run(
 
 def _with_lr(plan: Plan, world: World, stop: Stop, view: ProgressView) -> Plan:
     """The plan with the lr that a range test finds, with a model and an objective that are thrown away."""
-    recipe, schedule = plan.recipe, plan.schedule
+    recipe, total = plan.recipe, max(plan.schedule.total, lr_range.NUM)
     rehearsal = dataclasses.replace(
         plan,
         recipe=dataclasses.replace(recipe, compile=False),
-        schedule=dataclasses.replace(schedule, total=max(schedule.total, lr_range.NUM)),
+        schedule=dataclasses.replace(plan.schedule, total=total),
+        mixed=plan.mixed if plan.mixed < plan.schedule.total else total,
         given=copy.deepcopy(plan.given),
     )
     with contextlib.ExitStack() as stack, stage("Looking for the learning rate", shown=view.shown) as progress:
-        quiet = ProgressView(rehearsal.schedule.total, shown=False)
+        quiet = ProgressView(total, shown=False)
         run = _assembled(rehearsal, world, stop, quiet, None, stack, capture=False).run
         found = lr_range.find_lr(run, signalled=run.scoring.signalled, progress=progress)
     if world.first:

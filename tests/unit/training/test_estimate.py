@@ -11,10 +11,9 @@ from safetensors.torch import load_file
 
 from changing import changed
 from short_runs import short, small_set
-from vitlab import api
 from vitlab.data.batch import Batch
 from vitlab.objectives.contract import Metrics
-from vitlab.training import estimate
+from vitlab.training import estimate, session
 from vitlab.training.recipe import Recipe
 from vitlab.training.step import Stepper, Turn
 
@@ -26,9 +25,9 @@ def test_a_run_that_is_estimated_is_the_same_to_the_bit(
     short: Recipe, resident: bool, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     recipe = changed(short, **{"data.resident": resident, "data.workers": 0})
-    plain = api.train(recipe, out=tmp_path / "plain", device="cpu").folder
+    plain = session.train(recipe, tmp_path / "plain", device="cpu", show=False).folder
     assert "About" not in capsys.readouterr().err
-    told = api.train(recipe, out=tmp_path / "told", device="cpu", show=True).folder
+    told = session.train(recipe, tmp_path / "told", device="cpu").folder
     assert "About a few seconds for 24 steps on this CPU." in capsys.readouterr().err.splitlines()
     one, other = (load_file(run / "model" / "model.safetensors") for run in (plain, told))
     assert all(torch.equal(one[name], other[name]) for name in one)
@@ -49,7 +48,7 @@ def test_the_pace_is_that_of_a_step(short: Recipe, tmp_path: Path, monkeypatch: 
     monkeypatch.setattr(Stepper, "gradients", slow)
     monkeypatch.setattr(estimate, "sentence", noted)
     with pytest.raises(KeyboardInterrupt):
-        api.train(short, out=tmp_path / "run", device="cpu", show=True)
+        session.train(short, tmp_path / "run", device="cpu")
     assert 0.064 <= paces[0] < 0.3
 
 
