@@ -28,7 +28,7 @@ from vitlab.weights.load import load, read_configuration, save
 if TYPE_CHECKING:  # what only training and measuring need is imported when something is trained or measured
     from torch import nn
 
-    from vitlab.data.contract import Split
+    from vitlab.data.contract import DataSet, Split
     from vitlab.evaluation.contract import Result
     from vitlab.exporting.int8 import Quantized
     from vitlab.exporting.program import Exported, Precision, Sizes
@@ -247,14 +247,13 @@ def finetune(
 ) -> "RunOutcome":
     """Transfer trained weights to a data set as the paper does; what is None follows from the data's size.
 
-    `model` is a source for `load`, a model, or a module of one's own that makes logits, features or a map of images.
-    `task` is classification, segmentation, or one of one's own as 'mine.py:NAME'. Without a GPU the resolution stays
-    the model's own; with one, models of 224 px up to 384 are trained at 384, or at the next size that their patches
-    divide. A BiT is trained by its own rule, and so is a small ViT of under 224 px. With lr="auto" a range test finds
-    it. `adjust` gets the recipe that was chosen, and gives the one to train by.
+    `model` is a source for `load` (by default vitlab/tiny), a model, or a module that makes logits, features or a map of
+    images; `task` classification, segmentation, or one's own as 'mine.py:NAME'. Without a GPU the resolution stays the
+    model's own; with one, models of 224 px up to 384 are trained at 384, or at the next size that their patches divide.
+    A BiT and a small ViT of under 224 px have rules of their own. lr="auto" is a range test. `adjust` gets the recipe
+    that was chosen, and gives the one to train by.
     """
     from vitlab.core.config import Choice
-    from vitlab.data.leaks import leaks_in_words
     from vitlab.recipes.finetuning import finetune_recipe
     from vitlab.recipes.transfer import transfer_recipe, varied
     from vitlab.training.plan import divide, open_parts
@@ -274,7 +273,8 @@ def finetune(
         held_out=val_fraction,
         batch_size=1 if batch_size is None else batch_size,
     )
-    draft = dataclasses.replace(draft, patience=patience, seed=seed, task=Choice(task), tracker=tracker)
+    own: dict[str, Any] = {"patience": patience, "seed": seed, "task": Choice(task), "tracker": tracker}
+    draft = dataclasses.replace(draft, **own)
     config = read_configuration(source, image_size=image_size) if given is None else _config_of(given, image_size)
     dataset = open_parts(draft)
     images = divide(dataset).train
@@ -296,14 +296,20 @@ def finetune(
         "model": dataclasses.replace(recipe.model, train_only="head" if freeze == "backbone" else "all", lora=lora),
         "data": dataclasses.replace(recipe.data, balanced=balanced),
         "augmentation": varied(recipe.augmentation, augment),
-        **{name: getattr(draft, name) for name in ("patience", "seed", "task", "tracker")},
+        **own,
     }
     recipe = dataclasses.replace(recipe, **parts)
     recipe = adjust(recipe) if adjust else recipe
+    _warn_of_leaks(dataset, data)
+    return train(recipe, model=given, out=out, device=device, show=show, find_lr=lr == "auto")
+
+
+def _warn_of_leaks(dataset: "DataSet", data: str) -> None:
+    from vitlab.data.leaks import leaks_in_words
+
     first = os.environ.get("RANK", "0") == "0"  # it speaks for all
     if first and (said := leaks_in_words(dataset, data)) is not None:
         log.warning("%s", said)
-    return train(recipe, model=given, out=out, device=device, show=show, find_lr=lr == "auto")
 
 
 def _middle_size(images: "Split", data: str) -> tuple[int, int]:

@@ -33,10 +33,14 @@ def bar(*, transient: bool = False) -> "Progress":
 @contextlib.contextmanager
 def stage(title: str, *, shown: bool = True, transient: bool = False) -> Iterator[Progressing]:
     """Say what begins, and give a function that shows how far it is."""
-    title, begun = one_line(title), time.monotonic()
+    title, begun, first = one_line(title), time.monotonic(), list[tuple[float, int]]()
 
     def left(done: int, total: int) -> str:
-        return f"{clock((time.monotonic() - begun) / done * (total - done))} left" if 0 < done < total else ""
+        """The time for the rest at the pace since the first report, before which there is much to make ready."""
+        now = time.monotonic()
+        first.extend([] if first else [(now, done)])
+        since, before = first[0]
+        return f"{clock((now - since) / (done - before) * (total - done))} left" if before < done < total else ""
 
     if not shown:
         yield lambda *_: None
@@ -49,8 +53,9 @@ def stage(title: str, *, shown: bool = True, transient: bool = False) -> Iterato
         said = [begun]
 
         def progress(done: int, total: int) -> None:
-            if 0 < done < total and time.monotonic() - said[0] >= EVERY:
+            remaining = left(done, total)
+            if remaining and time.monotonic() - said[0] >= EVERY:
                 said[0] = time.monotonic()
-                print(f"{title}: {done:,}/{total:,}  {left(done, total)}", file=sys.stderr, flush=True)
+                print(f"{title}: {done:,}/{total:,}  {remaining}", file=sys.stderr, flush=True)
 
         yield progress

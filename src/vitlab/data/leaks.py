@@ -28,9 +28,9 @@ def leaks_in_words(dataset: DataSet, source: str) -> str | None:
         return None
     numbers = [(name, sum(pair.second.split == name for pair in leaks)) for name in dataset.splits]
     where = " and ".join(f"{count(number, 'image')} of {name}" for name, number in numbers if number)
-    first = leaks[0]
+    first, copies = leaks[0], "is a copy of one" if len(leaks) == 1 else "are copies of some"
     return (
-        f"{where} {'is a copy' if len(leaks) == 1 else 'are copies'} of images in another part, so that the scores are"
+        f"{where} {copies} in another part, so that the scores are"
         f" too high ({short(first.second.where)} is {short(first.first.where)}, in {first.first.split}): {lists}."
     )
 

@@ -16,16 +16,17 @@ from short_runs import short, small_set
 from vitlab.core.errors import Error
 from vitlab.recipes import find_recipe
 from vitlab.training import lr_range, session
-from vitlab.training.lr_range import LrRange, LrRangeError, choose, risen, smoothed
+from vitlab.training.lr_range import WIDTH, LrRange, LrRangeError, choose, risen, smoothed
 from vitlab.training.recipe import Recipe
 
 __all__ = ["short", "small_set"]
 
 
 def test_the_mean_over_neighbours_is_a_gaussians() -> None:
-    losses = np.random.default_rng(0).normal(size=40).tolist()
-    inside = slice(15, 25)  # where no end is near
-    np.testing.assert_allclose(smoothed(losses)[inside], gaussian_filter1d(losses, 3.0, truncate=6)[inside], atol=1e-4)
+    losses = np.random.default_rng(0).normal(size=80).tolist()
+    inside = slice(30, 50)  # where no end is near
+    expected = gaussian_filter1d(losses, WIDTH, truncate=6)
+    np.testing.assert_allclose(smoothed(losses)[inside], expected[inside], rtol=0, atol=1e-6)
 
 
 def test_a_tenth_of_the_rate_with_the_lowest_loss() -> None:
