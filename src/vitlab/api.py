@@ -247,7 +247,7 @@ def finetune(
 ) -> "RunOutcome":
     """Transfer trained weights to a data set as the paper does; what is None follows from the data's size.
 
-    `model` is a source for `load` (by default vitlab/tiny), a model, or a module that makes logits, features or a map of
+    `model` is a source for `load` (by default vitlab/tiny), a model, or a module that gives logits, features or maps of
     images; `task` classification, segmentation, or one's own as 'mine.py:NAME'. Without a GPU the resolution stays the
     model's own; with one, models of 224 px up to 384 are trained at 384, or at the next size that their patches divide.
     A BiT and a small ViT of under 224 px have rules of their own. lr="auto" is a range test. `adjust` gets the recipe
