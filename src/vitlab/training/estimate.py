@@ -4,6 +4,7 @@ import time
 
 import torch
 
+from vitlab.core.errors import Error
 from vitlab.core.words import about, count
 from vitlab.data.batch import Batch
 from vitlab.data.loading.loader_feed import LoaderFeed
@@ -29,8 +30,6 @@ def seconds_per_step(run: Run, streams: tuple[StreamPlan, ...]) -> float | None:
         begun = time.perf_counter()
         batch = feed.batch(step)
         loading = (time.perf_counter() - begun) / max(execution.num_workers, 1)
-        whole = run.state.objective.whole_batch or len(batch) < 2 * PART  # batch norms need two images
-        part = batch if whole else batch.parts(PART)[0]
 
         def seconds(images: Batch) -> float:
             begun = time.perf_counter()
@@ -39,9 +38,13 @@ def seconds_per_step(run: Run, streams: tuple[StreamPlan, ...]) -> float | None:
                 torch.cuda.synchronize(run.world.device)
             return time.perf_counter() - begun
 
-        seconds(part)  # the first pass takes memory and chooses kernels
+        part = batch if run.state.objective.whole_batch else batch.parts(PART)[0]
+        try:
+            seconds(part)  # the first pass takes memory and chooses kernels
+        except (Error, ValueError):  # routing in groups and batch norms may want more images
+            part = batch
         computing = seconds(part) * len(batch) / len(part)
-        if computing * len(part) / len(batch) < ENOUGH:
+        if part is not batch and computing * len(part) / len(batch) < ENOUGH:
             computing = seconds(batch)
     finally:
         if feed is not run.feed:

@@ -133,13 +133,15 @@ class Stepper:
     def rehearse(self, batch: Batch) -> None:
         """Compute the gradients of a step and forget them, for their time; nothing that trains is changed."""
         before = [value.clone() for value in self.running]
-        with torch.random.fork_rng(devices=[self.world.device] if self.world.device.type == "cuda" else []):
-            for turn in self.turns:
-                self.state.learner.turn(turn.name)
-                self.gradients(turn, batch)
-                for parameter in turn.parameters:
-                    parameter.grad = None
-        self._put_back(before)
+        try:
+            with torch.random.fork_rng(devices=[self.world.device] if self.world.device.type == "cuda" else []):
+                for turn in self.turns:
+                    self.state.learner.turn(turn.name)
+                    self.gradients(turn, batch)
+                    for parameter in turn.parameters:
+                        parameter.grad = None
+        finally:
+            self._put_back(before)
 
     def keep(self) -> None:
         """Put what was summed since the last reading, everybody's, where a checkpoint finds it."""
