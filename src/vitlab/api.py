@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Literal, cast
 from vitlab.core.devices import choose_device
 from vitlab.core.errors import ConfigError, DataError, Error
 from vitlab.core.files import free_path
+from vitlab.core.progress import stage
 from vitlab.core.registry import permit
 from vitlab.data.decoding import Input, StrPath, find_inputs
 from vitlab.inference import predict as prediction
@@ -28,6 +29,7 @@ from vitlab.weights.load import load, read_configuration, save
 if TYPE_CHECKING:  # what only training and measuring need is imported when something is trained or measured
     from torch import nn
 
+    from vitlab.data.contract import DataSet, Split
     from vitlab.evaluation.contract import Result
     from vitlab.exporting.int8 import Quantized
     from vitlab.exporting.program import Exported, Precision, Sizes
@@ -100,10 +102,12 @@ def train(
     out: StrPath | None = None,
     device: str | None = None,
     show: bool = False,
+    find_lr: bool = False,
 ) -> "RunOutcome":
     """A run by a recipe or its name, in the folder `out` or a new one under runs/; `show` reports on standard error.
 
-    A `model` or an `objective` of one's own takes the place of the recipe's; resuming the run needs it again.
+    With `find_lr` a range test chooses the recipe's optimizer.lr before the first step, and keeps it in recipe.json. A
+    `model` or an `objective` of one's own takes the place of the recipe's; resuming the run needs it again.
     """
     from vitlab.recipes import find_recipe
     from vitlab.training import session
@@ -116,7 +120,8 @@ def train(
     given = _given(model, objective)
     chosen = session.with_given(chosen, given)
     folder = _run_folder(out, chosen.name)
-    return _reported(session.train(chosen, folder, device=device, show=show, given=given), device)
+    outcome = session.train(chosen, folder, device=device, show=show, given=given, find_lr=find_lr)
+    return _reported(outcome, device, show=show)
 
 
 def resume(
@@ -137,7 +142,7 @@ def resume(
 
     device, given = choose_device(device), _given(model, objective)
     permit(*(() if recipe is None else recipe.names().values()))
-    return _reported(session.resume(Path(run), recipe=recipe, device=device, show=show, given=given), device)
+    return _reported(session.resume(Path(run), recipe=recipe, device=device, show=show, given=given), device, show=show)
 
 
 def _given(model: "Model | nn.Module | None", objective: "Objective | None") -> "Given":
@@ -198,7 +203,7 @@ def _plan(folder: Path, data: str | None) -> "Plan":
     return Plan(dataset, *planned_steps(recipe, dataset))
 
 
-def _reported(outcome: "RunOutcome", device: str | None) -> "RunOutcome":
+def _reported(outcome: "RunOutcome", device: str | None, *, show: bool) -> "RunOutcome":
     """The outcome of a run that ended, its report and card written by the first process; without one it is no worse.
 
     The other processes wait for it, so that none of them can end the run before the report is written.
@@ -209,7 +214,8 @@ def _reported(outcome: "RunOutcome", device: str | None) -> "RunOutcome":
         if own and outcome.reason != "signal":
             try:
                 renew_card(outcome.folder)
-                report(outcome.folder, device=device)
+                with stage("Writing the report", shown=show) as progress:
+                    report(outcome.folder, device=device, progress=progress)
             except Exception as error:  # noqa: BLE001  the run is done and its model is there
                 why = (str(error).splitlines() or [type(error).__name__])[0]
                 log.warning(
@@ -226,7 +232,7 @@ def finetune(
     out: StrPath | None = None,
     steps: int | None = None,
     epochs: float | None = None,
-    lr: float | None = None,
+    lr: float | Literal["auto"] | None = None,
     batch_size: int | None = None,
     image_size: int | None = None,
     augment: Literal["none", "light", "strong"] = "light",
@@ -235,6 +241,7 @@ def finetune(
     lora: int | None = None,
     val_fraction: float = 0.1,
     patience: int | None = None,
+    tracker: Literal["none", "mlflow", "wandb"] = "none",
     seed: int = 0,
     adjust: "Callable[[Recipe], Recipe] | None" = None,
     device: str | None = None,
@@ -242,51 +249,48 @@ def finetune(
 ) -> "RunOutcome":
     """Transfer trained weights to a data set as the paper does; what is None follows from the data's size.
 
-    `model` is a source for `load`, a model, or a module of one's own that makes logits, features or a map of images.
-    `task` is classification, segmentation, or one of one's own as 'mine.py:NAME'. Without a GPU the resolution stays
-    the model's own; with one, models of 224 px up to 384 are trained at 384, or at the next size that their patches
-    divide. A BiT is trained by its own rule. `adjust` gets the recipe that was chosen, and gives the one to train by.
+    `model` is a source for `load` (by default vitlab/tiny), a model, or a module that gives logits, features or maps of
+    images; `task` classification, segmentation, or one's own as 'mine.py:NAME'. Without a GPU the resolution stays the
+    model's own; with one, models of 224 px up to 384 are trained at 384, or at the next size that their patches divide.
+    A BiT and a small ViT of under 224 px have rules of their own. lr="auto" is a range test. `adjust` gets the recipe
+    that was chosen, and gives the one to train by.
     """
     from vitlab.core.config import Choice
-    from vitlab.data.loading.resident import LOOK_AT, sizes
-    from vitlab.recipes.finetuning import budget, finetune_recipe
+    from vitlab.recipes.finetuning import finetune_recipe
     from vitlab.recipes.transfer import transfer_recipe, varied
     from vitlab.training.plan import divide, open_parts
 
     device, data, given = choose_device(device), _source(data, "data"), None
     if not isinstance(model, str | os.PathLike):
         given, model = model, "given"
-    source = _source(model, "model")
+    source, known_lr = _source(model, "model"), None if lr == "auto" else lr
     permit(task, data)
     _check_finetuning(freeze, steps, epochs)
     draft = finetune_recipe(  # so that nonsense is refused before anything is read
         data,
         source,
         steps=1 if steps is None else steps,
-        lr=1.0 if lr is None else lr,
+        lr=1.0 if known_lr is None else known_lr,
         warmup=0,
         held_out=val_fraction,
         batch_size=1 if batch_size is None else batch_size,
     )
-    draft = dataclasses.replace(draft, patience=patience, seed=seed, task=Choice(task))
+    own: dict[str, Any] = {"patience": patience, "seed": seed, "task": Choice(task), "tracker": tracker}
+    draft = dataclasses.replace(draft, **own)
     config = read_configuration(source, image_size=image_size) if given is None else _config_of(given, image_size)
-    images = divide(open_parts(draft)).train
-    pictures = sorted(sizes(images, max(len(images) // LOOK_AT, 1)), key=math.prod) or list(sizes(images))
-    if not pictures:
-        raise DataError(f"None of the {len(images):,} training images of {data} can be read.")
-    if epochs is not None:
-        batch_size = batch_size or budget(len(images), on_gpu=device.startswith("cuda")).batch_size
-        steps = max(round(epochs * len(images) / batch_size), 1)
+    dataset = open_parts(draft)
+    images = divide(dataset).train
     recipe = transfer_recipe(
         data,
         source,
         config,
         num_images=len(images),
-        picture=pictures[len(pictures) // 2],
+        picture=_middle_size(images, data),
         on_gpu=device.startswith("cuda"),
         held_out=val_fraction,
         steps=steps,
-        lr=lr,
+        epochs=epochs,
+        lr=known_lr,
         batch_size=batch_size,
         image_size=image_size,
     )
@@ -294,9 +298,30 @@ def finetune(
         "model": dataclasses.replace(recipe.model, train_only="head" if freeze == "backbone" else "all", lora=lora),
         "data": dataclasses.replace(recipe.data, balanced=balanced),
         "augmentation": varied(recipe.augmentation, augment),
+        **own,
     }
-    recipe = dataclasses.replace(recipe, **parts, patience=patience, seed=seed, task=draft.task)
-    return train(adjust(recipe) if adjust else recipe, model=given, out=out, device=device, show=show)
+    recipe = dataclasses.replace(recipe, **parts)
+    recipe = adjust(recipe) if adjust else recipe
+    _warn_of_leaks(dataset, data)
+    return train(recipe, model=given, out=out, device=device, show=show, find_lr=lr == "auto")
+
+
+def _warn_of_leaks(dataset: "DataSet", data: str) -> None:
+    from vitlab.data.leaks import leaks_in_words
+
+    first = os.environ.get("RANK", "0") == "0"  # it speaks for all
+    if first and (said := leaks_in_words(dataset, data)) is not None:
+        log.warning("%s", said)
+
+
+def _middle_size(images: "Split", data: str) -> tuple[int, int]:
+    """The size of the picture that half of some are larger than."""
+    from vitlab.data.loading.resident import LOOK_AT, sizes
+
+    pictures = sorted(sizes(images, max(len(images) // LOOK_AT, 1)), key=math.prod) or list(sizes(images))
+    if not pictures:
+        raise DataError(f"None of the {len(images):,} training images of {data} can be read.")
+    return pictures[len(pictures) // 2]
 
 
 def _check_finetuning(freeze: str, steps: int | None, epochs: float | None) -> None:

@@ -213,7 +213,7 @@ def test_an_unknown_option_is_refused(name: str, capsys: pytest.CaptureFixture[s
     assert "\n" not in str(caught.value)
     assert main(["evaluate", name, "--model", "small", "--color", "3"]) == 2
     said = capsys.readouterr().err
-    assert "Unrecognized options: --color" in said
+    assert "There is no option '--color'." in said
 
 
 @pytest.mark.parametrize("name", [name for name in PROTOCOLS.names() if find(name).takes_data])

@@ -1,13 +1,13 @@
 """Tagged choices on the command line, read in two passes: `--objective mae` first, then `--objective.ratio 0.75`."""
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import tyro
 
-from vitlab.cli.parsing import FLAGS
+from vitlab.cli.parsing import FLAGS, options_of, refuse
 from vitlab.cli.terminal import say
 from vitlab.core.config import Choice, from_dict, to_dict
 from vitlab.core.errors import Error
@@ -15,7 +15,8 @@ from vitlab.objectives import OBJECTIVES
 from vitlab.tasks import TASKS
 from vitlab.training.recipe import GIVEN, RENAMED, Recipe
 
-SHORT = {"--epochs": ("--schedule.total", "{} epochs"), "--lr": ("--optimizer.lr", "{}")}
+LR = "--optimizer.lr"
+SHORT = {"--epochs": ("--schedule.total", "{} epochs"), "--lr": (LR, "{}")}
 REGISTRIES = {"task": TASKS, "objective": OBJECTIVES}
 
 
@@ -33,6 +34,10 @@ class RecipeType:
         for name, tag in self.names.items():
             fields[name] = Choice(tag, to_dict(fields[name]))
         return Recipe(**fields)
+
+    def options(self, beside: Iterable[str] = ()) -> list[str]:
+        """The names of all options, those first that are not the recipe's."""
+        return [*beside, *options_of(self.type), *self.names, *(name.lstrip("-") for name in SHORT)]
 
 
 def with_choices(recipe: Recipe, arguments: Sequence[str]) -> tuple[RecipeType, list[str]]:
@@ -53,13 +58,30 @@ def with_choices(recipe: Recipe, arguments: Sequence[str]) -> tuple[RecipeType, 
     return RecipeType(kind, kind(**values), names), rest
 
 
-def parse_recipe(recipe: Recipe, arguments: Sequence[str], *, prog: str) -> Recipe:
-    """A recipe with the fields that options change."""
+def parse_recipe(
+    recipe: Recipe, arguments: Sequence[str], *, prog: str, beside: Iterable[str] = ()
+) -> tuple[Recipe, list[str]]:
+    """A recipe with the fields that options change, and the words that are no option's; `beside` are other options."""
     choices, rest = with_choices(recipe, current_names(arguments))
-    config = (*FLAGS, tyro.conf.AvoidSubcommands)
-    return choices.chosen(
-        tyro.cli(choices.type, prog=prog, args=rest, default=choices.default, config=config, add_help=False)
+    given, left = tyro.cli(
+        choices.type,
+        prog=prog,
+        args=rest,
+        default=choices.default,
+        config=(*FLAGS, tyro.conf.AvoidSubcommands),
+        add_help=False,
+        return_unknown_args=True,
     )
+    refuse([text for text in left if text.startswith("-")], choices.options(beside), prog=prog)
+    return choices.chosen(given), left
+
+
+def takes_auto(arguments: list[str]) -> bool:
+    """Whether the learning rate is to be found by a range test; `auto` is taken out of the arguments."""
+    value = _taken(arguments, LR)
+    if value not in (None, "auto"):
+        arguments += [LR, value]
+    return value == "auto"
 
 
 def current_names(arguments: Sequence[str]) -> list[str]:
@@ -101,7 +123,7 @@ def _taken(arguments: list[str], option: str) -> str | None:
     while option in arguments:
         place = arguments.index(option)
         if place + 1 == len(arguments) or arguments[place + 1].startswith("--"):
-            raise Error(f"{option} needs a name.")
+            raise Error(f"{option} needs a value.")
         found = arguments[place + 1]
         del arguments[place : place + 2]
     return found

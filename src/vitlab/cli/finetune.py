@@ -7,28 +7,34 @@ from typing import Literal
 
 import tyro
 
-from vitlab.cli.parsing import FLAGS
+from vitlab.cli.parsing import FLAGS, options_of, refuse
 
-DESCRIPTION = """Transfer a trained model to your data: a zero head, positions for the new resolution, SGD and cosine.
+DESCRIPTION = """Transfer a trained model to your data: DIR is a folder with a folder of photos for each class.
 
-What is not given is chosen from the data's size: batch, resolution and steps. The best weights on a held-out part of
-the training images become RUN/model, with the data's class names. Every other field of a recipe is an option too, as in
-`vitlab train`: `vitlab train digits --help` lists them.
+Without --model it starts from vitlab/tiny, the model in the package. What is not given is chosen from the data's size
+and the model: batch, resolution, lr and steps. How long it will take on this machine is said before it starts. The best
+weights on a held-out part of the training images become RUN/model, with the data's class names. Metrics go to
+RUN/metrics.jsonl and TensorBoard (tensorboard --logdir RUN), and with --tracker to MLflow or W&B. Every other field of
+a recipe is an option too, as in `vitlab train`: `vitlab train digits --help` lists them.
 
 Examples:
-  vitlab finetune photos/ --model vit-b16-224.augreg-in21k
+  vitlab finetune photos/
+  vitlab finetune photos/ --epochs 5 --augment strong --balanced
+  vitlab finetune photos/ --lr auto --tracker mlflow
+  vitlab finetune photos/ --model vit-b16-224.augreg-in21k --image-size 224
   vitlab finetune photos/ --model runs/digits --freeze backbone
-  vitlab finetune photos/ --model B_16.npz --epochs 20 --augment strong --balanced --tracker mlflow
   vitlab finetune camvid/ --model vit-ti16-224.augreg-in21k --task segmentation
   vitlab finetune labels.csv --model hf-hub:google/vit-base-patch16-224 --lora 8 --steps 500
+  vitlab finetune photos/ --optimizer.name adamw --optimizer.layer-decay 0.75 --schedule.warmup 10%
 """
+PROG = "vitlab finetune DIR"
 
 
 @dataclass(frozen=True)
 class Arguments:
-    data: str
-    """A folder of class folders, a CSV, a data set's name: see docs/data.md. DIR as the first word is the same."""
-    model: str
+    data: str | None = None
+    """A folder of class folders, a CSV, a data set's name: see docs/data.md. DIR is the same without the option."""
+    model: str = "vitlab/tiny"
     """Where the weights come from: a run, a folder, a file, a checkpoint's name, hf-hub:owner/name, timm:name."""
     task: str = "classification"
     """What the model is for: classification, segmentation (where there are masks), or FILE.py:NAME of your own."""
@@ -38,8 +44,9 @@ class Arguments:
     """Optimizer steps."""
     epochs: float | None = None
     """Passes over the training images, in the place of --steps."""
-    lr: float | None = None
-    """The learning rate; the paper's grid is 0.001, 0.003, 0.01, 0.03."""
+    lr: float | Literal["auto"] | None = None
+    """The learning rate; auto: found by a range test before the first step. With SGD, which models of 224 px and more
+    are trained by, the paper's grid is 0.001, 0.003, 0.01, 0.03."""
     batch_size: int | None = None
     """Images per step."""
     image_size: int | None = None
@@ -56,6 +63,8 @@ class Arguments:
     """The part of train that selects, where the data has no validation part; of data without parts, as much is test."""
     patience: int | None = None
     """Stop after so many evaluations without a better score."""
+    tracker: Literal["none", "mlflow", "wandb"] = "none"
+    """Where metrics go besides metrics.jsonl and TensorBoard: MLflow, or Weights & Biases."""
     seed: int = 0
     """What order, augmentation and initialisation follow from."""
     device: str | None = None
@@ -65,34 +74,36 @@ class Arguments:
 
 
 def main(arguments: Sequence[str]) -> int:
-    named = bool(arguments) and not arguments[0].startswith("-")
     given, rest = tyro.cli(
-        Arguments,
-        args=["--data", *arguments] if named else arguments,
-        prog="vitlab finetune",
-        description=DESCRIPTION,
-        config=FLAGS,
-        return_unknown_args=True,
+        Arguments, args=arguments, prog=PROG, description=DESCRIPTION, config=FLAGS, return_unknown_args=True
     )
     from vitlab import api
-    from vitlab.cli.choices import parse_recipe
+    from vitlab.cli.choices import parse_recipe, takes_auto
     from vitlab.cli.train import report
+    from vitlab.core.errors import ConfigError
     from vitlab.recipes.finetuning import finetune_recipe
     from vitlab.training.recipe import Recipe
 
-    def adjust(recipe: Recipe) -> Recipe:
-        return parse_recipe(recipe, rest, prog="vitlab finetune") if rest else recipe
-
+    lr: float | Literal["auto"] | None = "auto" if takes_auto(rest) else given.lr
+    draft = finetune_recipe("", given.model, steps=1, lr=1.0, warmup=0, held_out=0.1)
     # A wrong option is said before anything is read.
-    adjust(finetune_recipe(given.data, given.model, steps=1, lr=1.0, warmup=0, held_out=0.1))
+    _, words = parse_recipe(draft, rest, prog=PROG, beside=options_of(Arguments))
+    data = words.pop(0) if given.data is None and words else given.data
+    refuse(words, options_of(Arguments), prog=f"vitlab finetune {data}")
+    if data is None:
+        raise ConfigError("Name a folder with a folder of photos for each class: vitlab finetune DIR.")
+
+    def adjust(recipe: Recipe) -> Recipe:
+        return parse_recipe(recipe, rest, prog=PROG)[0] if rest else recipe
+
     outcome = api.finetune(
-        given.data,
+        data,
         given.model,
         task=given.task,
         out=given.out,
         steps=given.steps,
         epochs=given.epochs,
-        lr=given.lr,
+        lr=lr,
         batch_size=given.batch_size,
         image_size=given.image_size,
         augment=given.augment,
@@ -101,6 +112,7 @@ def main(arguments: Sequence[str]) -> int:
         lora=given.lora,
         val_fraction=given.val_fraction,
         patience=given.patience,
+        tracker=given.tracker,
         seed=given.seed,
         adjust=adjust,
         device=given.device,

@@ -6,6 +6,7 @@ import sys
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
+from vitlab.core.progress import stage
 from vitlab.core.words import one_line
 
 
@@ -58,17 +59,5 @@ def progress_bar(title: str, total: int, *, at_least: int = 2) -> Iterator[Calla
     if total < at_least or not sys.stderr.isatty():
         yield None
         return
-    from rich.console import Console
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
-
-    bar = Progress(
-        TextColumn("{task.description}"),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TimeRemainingColumn(),
-        console=Console(stderr=True),
-        transient=True,
-    )
-    with bar:
-        task = bar.add_task(title, total=total)
-        yield lambda done, all_of_them: bar.update(task, completed=done, total=all_of_them)
+    with stage(title, transient=True) as progress:
+        yield progress

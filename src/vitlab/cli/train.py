@@ -10,15 +10,19 @@ from typing import Annotated, Any
 import tyro
 from tyro.conf import arg
 
-from vitlab.cli.parsing import FLAGS, parse
+from vitlab.cli.parsing import FLAGS, options_of, parse
 from vitlab.cli.terminal import print_json, print_table
 from vitlab.core.words import one_line
 
 DESCRIPTION = """Train a model by a recipe; every field of the recipe is an option.
 
+Metrics go to RUN/metrics.jsonl and TensorBoard (tensorboard --logdir RUN), and with --tracker to MLflow or W&B. With
+--lr auto the learning rate is found by a range test before the first step.
+
 Examples:
   vitlab train --list
   vitlab train digits
+  vitlab train digits --lr auto --epochs 20 --tracker mlflow
   vitlab train cifar10 --data.source data/cifar-10-batches-py --epochs 100
   vitlab train digits --objective distillation --objective.teacher runs/digits --objective.kind soft
   vitlab train digits --out runs/mine --optimizer.lr 1e-3 --model.set positions=relative positions_at=shared pool=mean
@@ -102,26 +106,25 @@ def _named(name: str, rest: list[str]) -> int:
 
 def _run(what: str, default: Any, description: str | None, rest: list[str]) -> int:
     from vitlab import api
-    from vitlab.cli.choices import current_names, with_choices
+    from vitlab.cli.choices import current_names, takes_auto, with_choices
     from vitlab.core.errors import Error
     from vitlab.core.registry import need_permission
 
     choices, kept = with_choices(default, current_names(rest))
+    find_lr = takes_auto(kept)
 
     @dataclass(frozen=True)
     class Arguments(Where):
         recipe: Annotated[choices.type, arg(name="")] = choices.default  # pyright: ignore[reportInvalidTypeForm]
 
-    given = parse(
-        Arguments,
-        kept,
-        prog=f"vitlab train {what}",
-        description=description,
-        config=(*FLAGS, tyro.conf.AvoidSubcommands),
-    )
+    prog, config = f"vitlab train {what}", (*FLAGS, tyro.conf.AvoidSubcommands)
+    known = choices.options(options_of(Where))
+    given = parse(Arguments, kept, prog=prog, description=description, config=config, known=known)
     chosen = choices.chosen(given.recipe)
+    if find_lr and given.resume is not None:
+        raise Error("A run's learning rate is found before its first step: --lr auto is for a new run.")
     if given.resume is None:
-        outcome = api.train(chosen, out=given.out, device=given.device, show=True)
+        outcome = api.train(chosen, out=given.out, device=given.device, show=True, find_lr=find_lr)
     elif given.out is None:
         for what_is, name in chosen.names().items():
             need_permission(what_is, name)
@@ -152,6 +155,7 @@ def report(outcome: Any, *, as_json: bool) -> int:
         print(one_line(f"  {line}"))
     if (outcome.folder / "report.html").exists():
         print(one_line(f"  the report: {outcome.folder / 'report.html'}"))
+    print(one_line(f"  the curves: tensorboard --logdir {shlex.quote(str(outcome.folder))}"))
     print(one_line(f"  the model: {outcome.folder / 'model'}"))
     print(one_line(f"  use it: vitlab predict IMAGE --model {shlex.quote(str(outcome.folder / 'model'))}"))
     return outcome.status

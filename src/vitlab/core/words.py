@@ -48,6 +48,26 @@ def duration(seconds: float) -> str:
     return f"{days} days {hours} h" if hours else f"{days} days"
 
 
+def clock(seconds: float) -> str:
+    """'3:07', '1:20:00'."""
+    minutes, seconds = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02d}:{seconds:02d}" if hours else f"{minutes}:{seconds:02d}"
+
+
+def about(seconds: float) -> str:
+    """A duration that is not known well: 'a few seconds', '40 s', '4 minutes', '3 hours', '2 days'."""
+    if seconds < 10:
+        return "a few seconds"
+    if seconds < 90:
+        return f"{round(seconds, -1):.0f} s"
+    if seconds < 90 * 60:
+        return f"{round(seconds / 60)} minutes"
+    if seconds < 48 * 3600:
+        return f"{round(seconds / 3600)} hours"
+    return f"{round(seconds / 86400)} days"
+
+
 def flops(amount: float) -> str:
     """'158 gigaFLOPs'."""
     for size, name in UNITS:

@@ -9,7 +9,8 @@ from pathlib import Path
 
 import numpy as np
 
-from vitlab.core.errors import DataError, UnknownNameError, near_matches
+from vitlab.core.errors import DataError, UnknownNameError, did_you_mean, near_names
+from vitlab.core.files import near_paths
 from vitlab.core.imagenet import with_words
 from vitlab.core.registry import FILE_REFERENCE, Registry, is_file_reference
 from vitlab.data.contract import Array, DataSet
@@ -254,13 +255,9 @@ def _nothing_there(path: Path) -> UnknownNameError:
     known = [*names(), *(alias for source in _published() for alias in source.aliases)]
     text = str(path)
     if path.name == text and not path.suffix:
-        hint = near_matches(text, known) or f" Known names: {', '.join(names())}."
+        hint = did_you_mean(near_paths(path) or near_names(text, known)) or f" Known names: {', '.join(names())}."
         return UnknownNameError(f"There is no data set named '{text}', and no such folder here.{hint}")
-    try:
-        beside = [str(path.parent / entry.name) for entry in path.parent.iterdir()]
-    except (OSError, ValueError):
-        beside = []
-    return UnknownNameError(f"There is no file or folder {path}.{near_matches(text, beside)}")
+    return UnknownNameError(f"There is no file or folder {path}.{did_you_mean(near_paths(path))}")
 
 
 def _check_text(what: str, text: str) -> None:

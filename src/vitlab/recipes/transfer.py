@@ -1,7 +1,8 @@
-"""The fine-tuning recipe that fits a model and a data set: the paper's, or for a BiT its own rule."""
+"""The fine-tuning recipe that fits a model and a data set: the paper's, a BiT's own rule, or that of small models."""
 
 import dataclasses
 import math
+from dataclasses import dataclass, field
 from typing import Any
 
 from vitlab.core.errors import Error
@@ -10,11 +11,41 @@ from vitlab.models.bit import BiTConfig
 from vitlab.models.timm.adapter import size_from
 from vitlab.models.timm.build import TimmConfig
 from vitlab.models.vit import ViTConfig
+from vitlab.objectives.cross_entropy import Loss
 from vitlab.recipes.bit import bit_recipe
 from vitlab.recipes.finetuning import budget, finetune_recipe
+from vitlab.training.optimizers import Optimizer
 from vitlab.training.recipe import Recipe
 
 SIDE, LEAST = 384, 224  # px: the paper's side for fine-tuning, and the smallest model that goes to it
+
+
+@dataclass(frozen=True)
+class Small:
+    """How a small ViT of under 224 px is fine-tuned, as vitlab/tiny is: AdamW, slower in the layers below the head.
+
+    Many passes over few images, few over many: so many epochs, in steps neither below nor above these.
+    """
+
+    epochs: float = 20
+    steps: tuple[int, int] = (240, 10_000)
+    steps_on_cpu: tuple[int, int] = (240, 800)
+    batch_size: int = 128  # at most
+    batch_size_on_cpu: int = 16  # with which 300 photos take some minutes on two cores
+    lr: float = 5e-4  # for batches of 32; it grows with the square root of the batch
+    weight_decay: float = 0.05
+    layer_decay: float = 0.75
+    warmup: str = "10%"
+    label_smoothing: float = 0.1
+    augmentation: Augmentation = field(default_factory=lambda: Augmentation(crop="paper", flip=0.5))
+
+    def fits(self, config: Any) -> bool:
+        """Whether this is the recipe for a model: not for those of digits, nor for large ones at a low resolution."""
+        side = min(config.image_size)
+        return isinstance(config, ViTConfig) and 64 <= side < LEAST and config.width <= 384
+
+
+SMALL = Small()
 
 
 def transfer_recipe(
@@ -27,6 +58,7 @@ def transfer_recipe(
     on_gpu: bool,
     held_out: float,
     steps: int | None = None,
+    epochs: float | None = None,
     lr: float | None = None,
     batch_size: int | None = None,
     image_size: int | None = None,
@@ -35,10 +67,17 @@ def transfer_recipe(
 
     Without a GPU the resolution stays the model's own, and batches are small. With one, models of 224 px or more go to
     the paper's 384 px, or the next size above that patches divide (392 px for H/14); a model that is as large already,
-    or cannot change its resolution, keeps its own. The 518 px of the paper's best H/14 are for --image-size.
+    or cannot change its resolution, keeps its own. The 518 px of the paper's best H/14 are for --image-size. Small ViTs
+    of under 224 px have a recipe of their own.
     """
     spent = budget(num_images, on_gpu=on_gpu)
     batch = spent.batch_size if batch_size is None else batch_size
+    if SMALL.fits(config) and batch_size is None:
+        batch = min(batch, SMALL.batch_size if on_gpu else SMALL.batch_size_on_cpu)
+    if epochs is not None:
+        steps = max(round(epochs * num_images / batch), 1)
+    if SMALL.fits(config):
+        return _small(data, model, num_images, batch, steps, lr, on_gpu=on_gpu, held_out=held_out, side=image_size)
     if isinstance(config, BiTConfig):
         rule = bit_recipe(data, model, num_images=num_images, picture=picture, held_out=held_out, name="finetune")
         recipe = dataclasses.replace(rule, batch_size=batch, keep="best")
@@ -67,6 +106,38 @@ def transfer_recipe(
         held_out=held_out,
         image_size=image_size,
         batch_size=batch,
+    )
+
+
+def _small(
+    data: str,
+    model: str,
+    num_images: int,
+    batch: int,
+    steps: int | None,
+    lr: float | None,
+    *,
+    on_gpu: bool,
+    held_out: float,
+    side: int | None,
+) -> Recipe:
+    least, most = SMALL.steps if on_gpu else SMALL.steps_on_cpu
+    total = min(max(round(SMALL.epochs * num_images / batch), least), most) if steps is None else steps
+    recipe = finetune_recipe(
+        data, model, steps=total, lr=1.0, warmup=0, held_out=held_out, image_size=side, batch_size=batch
+    )
+    return dataclasses.replace(
+        recipe,
+        augmentation=SMALL.augmentation,
+        loss=Loss(label_smoothing=SMALL.label_smoothing),
+        optimizer=Optimizer(
+            name="adamw",
+            lr=SMALL.lr * (batch / 32) ** 0.5 if lr is None else lr,
+            weight_decay=SMALL.weight_decay,
+            layer_decay=SMALL.layer_decay,
+            clip=1.0,
+        ),
+        schedule=dataclasses.replace(recipe.schedule, warmup=SMALL.warmup),
     )
 
 

@@ -54,6 +54,7 @@ class CapturedStepper(Stepper):
     """
 
     feed: ResidentFeed
+    waits = False
     _graph: torch.cuda.CUDAGraph | None = None
     _judge: Callable[..., Tensor] = staticmethod(judge)  # or the compiled one
     _count: Callable[..., None] = staticmethod(count)

@@ -11,6 +11,7 @@ from safetensors.torch import load_file
 
 from vitlab.core import notebook
 from vitlab.core.errors import DataError
+from vitlab.core.progress import stage
 from vitlab.core.record import write_json
 from vitlab.core.words import count, one_line
 from vitlab.models.contract import Model
@@ -62,6 +63,7 @@ class RunOutcome:
 def finish(run: Run, ending: Ending, view: ProgressView) -> RunOutcome:
     """What is left to do when the loop has ended; after a signal, nothing."""
     plan, progress, folder = run.plan, run.state.progress, run.plan.folder
+    view.close()
     if ending.reason == "signal":
         return RunOutcome(folder, ending.reason, ending.status, progress.step, {})
     keep = plan.recipe.keep
@@ -107,8 +109,10 @@ def tested(run: Run, view: ProgressView) -> dict[str, float]:
     assert split is not None
     model = _kept(run)
     scorer = plan.task.scorer(plan.recipe.loss, plan.dataset)
+    pixels, title = run.execution.evaluated.get("test"), f"Scoring {count(len(split), 'test image')}"
     try:
-        scores = run.scoring.score(model, model.preprocess, scorer, split, run.execution.evaluated.get("test"))
+        with stage(title, shown=view.shown) as progress:
+            scores = run.scoring.score(model, model.preprocess, scorer, split, pixels, progress)
     except DataError as error:
         if run.world.size > 1:  # the others wait for this one's sums
             raise

@@ -72,6 +72,7 @@ class Log(Hook):
         if moment.step == self._begun + 1:
             self._warming = self.clock.now() - self._since  # the first step compiles: no measure of the others
         if not moment.due(self.interval):
+            self.view.update(moment.step, self._so_far(moment.step))
             return
         self.check()
         values = self._means()  # waits for the device
@@ -81,10 +82,19 @@ class Log(Hook):
         values["skipped"] = float(self.state.progress.skipped)
         for sink in self.sinks:
             sink.write(moment.step, values | self._pace(elapsed, num))
-        if self._logged == self._begun and num > 1:
-            elapsed, num = elapsed - self._warming, num - 1
-        self.view.update(moment.step, values | self._pace(elapsed, num))
+        self.view.update(moment.step, values | self._pace(*self._warm(elapsed, num)))
         self._since, self._logged = now, moment.step
+
+    def _so_far(self, step: int) -> dict[str, float]:
+        """The pace since the last time, where the host knows it; that of the first step is none."""
+        num = step - self._logged
+        if not self.stepper.waits or step == self._begun + 1:
+            return {}
+        return self._pace(*self._warm(self.clock.now() - self._since, num))
+
+    def _warm(self, elapsed: float, num: int) -> tuple[float, int]:
+        """Seconds and steps without the first one, where there are others."""
+        return (elapsed - self._warming, num - 1) if self._logged == self._begun and num > 1 else (elapsed, num)
 
     def _pace(self, seconds: float, steps: int) -> dict[str, float]:
         seconds = max(seconds, 1e-9)

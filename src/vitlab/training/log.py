@@ -13,9 +13,10 @@ from typing import Literal, Protocol, final
 
 from vitlab.core.errors import Error, MissingDependencyError
 from vitlab.core.files import CannotWriteError, atomic_file
+from vitlab.core.progress import EVERY, bar
 from vitlab.core.reading import check_regular, parse_json
 from vitlab.core.record import write_json
-from vitlab.core.words import one_line
+from vitlab.core.words import clock, one_line
 from vitlab.training.run import RunError, read_json
 
 TRACKER = "tracker.json"  # a run's file: what a service calls the run
@@ -204,32 +205,33 @@ class ProgressView:
     def __init__(
         self,
         total: int,
-        start: int,
         *,
         shown: bool = True,
-        every: float = 10.0,
+        every: float = EVERY,
         words: Callable[[Mapping[str, float]], str] = lambda _: "",
     ) -> None:
         self.total, self.shown, self.every, self.words = total, shown, every, words
         self._last_line = -math.inf
+        self._known: dict[str, float] = {}
         self._bar = None
-        if shown and sys.stderr.isatty():
-            from rich.console import Console
-            from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-            columns = (BarColumn(None), MofNCompleteColumn(), TextColumn("{task.description}"), TimeRemainingColumn())
-            self._bar = Progress(*columns, console=Console(stderr=True))
-            self._task = self._bar.add_task("", total=total, completed=start)
+    def begin(self, step: int, seconds_per_step: float | None = None) -> None:
+        """Show that the steps after this one begin, each of about so many seconds."""
+        self._known = {} if seconds_per_step is None else {"seconds per step": seconds_per_step}
+        if self.shown and sys.stderr.isatty():
+            self._bar = bar()
+            self._task = self._bar.add_task("", total=self.total, completed=step, left=self._left(step))
             self._bar.start()
 
     def update(self, step: int, values: Mapping[str, float]) -> None:
-        words = "  ".join(part for part in (*_words(values), self.words(values)) if part)
+        """Show that a step is made; what is not among the values is as it was when it last was."""
+        self._known |= values
         if self._bar is not None:
-            self._bar.update(self._task, completed=step, description=words)
+            self._bar.update(self._task, completed=step, description=self._words(), left=self._left(step))
         elif self.shown and (time.monotonic() - self._last_line >= self.every or step == self.total):
             self._last_line = time.monotonic()
-            left = (self.total - step) * values.get("seconds per step", 0.0)
-            print(f"step {step}/{self.total}  {words}  {_clock(left)} left", file=sys.stderr, flush=True)
+            parts = (f"step {step}/{self.total}", self._words(), self._left(step))
+            print("  ".join(part for part in parts if part), file=sys.stderr, flush=True)
 
     def say(self, text: str) -> None:
         """A line above the bar."""
@@ -241,16 +243,16 @@ class ProgressView:
             print(one_line(text), file=sys.stderr, flush=True)
 
     def close(self) -> None:
+        """The bar stays as it is, and another may follow."""
         if self._bar is not None:
             self._bar.stop()
+            self._bar = None
 
+    def _words(self) -> str:
+        parts: Sequence[tuple[str, str]] = (("images per second", "{:,.0f} images/s"), ("loss", "loss {:.3f}"))
+        own = [form.format(self._known[name]) for name, form in parts if name in self._known]
+        return "  ".join(part for part in (*own, self.words(self._known)) if part)
 
-def _words(values: Mapping[str, float]) -> list[str]:
-    parts: Sequence[tuple[str, str]] = (("images per second", "{:,.0f} images/s"), ("loss", "loss {:.3f}"))
-    return [form.format(values[name]) for name, form in parts if name in values]
-
-
-def _clock(seconds: float) -> str:
-    minutes, seconds = divmod(round(seconds), 60)
-    hours, minutes = divmod(minutes, 60)
-    return f"{hours}:{minutes:02d}:{seconds:02d}" if hours else f"{minutes}:{seconds:02d}"
+    def _left(self, step: int) -> str:
+        pace = self._known.get("seconds per step")
+        return "" if pace is None else f"{clock((self.total - step) * pace)} left"

@@ -13,7 +13,8 @@ from types import FrameType
 from typing import Any
 
 from vitlab.core import record
-from vitlab.core.errors import Error
+from vitlab.core.errors import Error, did_you_mean
+from vitlab.core.files import near_paths
 
 
 class RunError(Error):
@@ -63,7 +64,8 @@ def resuming(folder: Path) -> str:
 def read_json(path: Path) -> dict[str, Any]:
     """A run's JSON file, or a RunError that names it."""
     if not path.exists():
-        raise RunError(f"{path.parent} is not a run's folder: {path.name} is missing.")
+        hint = did_you_mean(near_paths(path.parent))
+        raise RunError(f"{path.parent} is not a run's folder: {path.name} is missing.{hint}")
     return record.read_json(path, RunError)
 
 

@@ -10,6 +10,7 @@ from torch import Tensor
 from torch.distributed.fsdp import FSDPModule
 
 from vitlab.core.preprocess import Preprocess
+from vitlab.core.progress import Progressing
 from vitlab.data.contract import Split, Values
 from vitlab.data.loading.order import EvaluationOrder
 from vitlab.data.loading.resident import Pixels
@@ -35,16 +36,24 @@ class Scoring:
     signalled: Callable[[], int]
 
     def score(
-        self, called: Learner | Model, preprocess: Preprocess, scorer: Scorer, split: Split, pixels: Pixels | None
+        self,
+        called: Learner | Model,
+        preprocess: Preprocess,
+        scorer: Scorer,
+        split: Split,
+        pixels: Pixels | None,
+        progress: Progressing = lambda *_: None,
     ) -> Scores | None:
         """The task's score over a split, each sample once; None where a signal comes before the last of it."""
         sums: Tensor | None = None
+        done = 0
         with torch.no_grad(), self.autocast(), _evaluating(called):  # inference mode does not go with sharded models
             for images, target, counts in self._batches(preprocess, split, pixels):
                 if self.signalled():
                     return None
                 part = scorer.sums(called(images), target, counts)
-                sums = part if sums is None else sums + part
+                sums, done = part if sums is None else sums + part, done + len(images) * self.world.size
+                progress(min(done, len(split)), len(split))
         assert sums is not None
         if self.world.size > 1:
             torch.distributed.all_reduce(sums)

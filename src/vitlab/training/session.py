@@ -1,9 +1,10 @@
 """A run from its recipe to its end: new or resumed, alone or among several processes."""
 
 import contextlib
+import copy
 import dataclasses
-import sys
 from pathlib import Path
+from typing import NamedTuple
 
 import torch
 from safetensors import SafetensorError
@@ -11,18 +12,19 @@ from safetensors import SafetensorError
 from vitlab.core.config import Choice, to_dict
 from vitlab.core.errors import Error
 from vitlab.core.files import clear_up
+from vitlab.core.progress import stage
 from vitlab.core.record import environment, write_json
-from vitlab.core.words import one_line
 from vitlab.data.contract import DataSet
 from vitlab.data.description import describe
 from vitlab.data.jpeg import decoder_name
 from vitlab.data.loading.ring_buffer import SETTING, Damage
+from vitlab.data.streams import StreamPlan
 from vitlab.evaluation.subject import model_fingerprint
 from vitlab.models.contract import Model
 from vitlab.models.outside import OutsideModel
-from vitlab.training import checkpoints, compiling, loop
+from vitlab.training import checkpoints, compiling, estimate, loop, lr_range
 from vitlab.training.adapters import hold_still
-from vitlab.training.assembly import assemble, main_stream
+from vitlab.training.assembly import Run, assemble, main_stream
 from vitlab.training.batch_norm import synchronize
 from vitlab.training.distribution import World, join, largest_of
 from vitlab.training.execution import decide
@@ -35,6 +37,7 @@ from vitlab.training.recipe import GIVEN, Recipe, read_recipe
 from vitlab.training.run import RunError, Stop, differences, locked, read_json, resuming
 
 ARCHITECTURE = "architecture.json"  # a run's file: its model but for the weights, which checkpoints hold
+LR_RANGE = "lr_range.json"  # a run's file: how its lr was found
 LOOK_AT = 100  # images of each part that are decoded before a run starts, to say whether some cannot be
 # where and how a run is computed, which may change when it is resumed; data and teacher are known by fingerprints
 HOW = frozenset(
@@ -48,9 +51,18 @@ LOST_PEER = ("Connection closed by peer", "Connection reset by peer", "Broken pi
 
 
 def train(
-    recipe: Recipe, folder: Path, *, device: str | None = None, show: bool = True, given: Given | None = None
+    recipe: Recipe,
+    folder: Path,
+    *,
+    device: str | None = None,
+    show: bool = True,
+    given: Given | None = None,
+    find_lr: bool = False,
 ) -> RunOutcome:
-    """A new run in a folder that holds none yet, nor what a run would write over."""
+    """A new run in a folder that holds none yet, nor what a run would write over.
+
+    With `find_lr` a range test chooses optimizer.lr before the first step, and the run is that of a recipe with it.
+    """
     if (folder / "recipe.json").exists():
         raise RunError(f"{folder} holds a run already: resume it ({resuming(folder)}), or choose another folder.")
     if taken := [name for name in OWN if _is_taken(folder / name)]:
@@ -59,7 +71,7 @@ def train(
         )
     check_model(recipe.model)
     check_tracker(recipe.tracker)
-    return _run(recipe, folder, device=device, show=show, given=given or Given())
+    return _run(recipe, folder, device=device, show=show, given=given or Given(), find_lr=find_lr)
 
 
 def _is_taken(path: Path) -> bool:
@@ -105,7 +117,9 @@ def recipe_of(folder: Path) -> Recipe:
     return read_recipe(read_json(folder / "recipe.json"), where=str(folder / "recipe.json"))
 
 
-def _run(recipe: Recipe, folder: Path, *, device: str | None, show: bool, given: Given) -> RunOutcome:
+def _run(
+    recipe: Recipe, folder: Path, *, device: str | None, show: bool, given: Given, find_lr: bool = False
+) -> RunOutcome:
     stop = Stop()
     with contextlib.ExitStack() as stack:
         world = stack.enter_context(join(device))
@@ -119,8 +133,12 @@ def _run(recipe: Recipe, folder: Path, *, device: str | None, show: bool, given:
         if not (folder / "data.json").exists():  # a run that is resumed keeps what it began with
             recipe = dataclasses.replace(recipe, augmentation=recipe.augmentation.without(dataset.changes_labels))
         plan = make_plan(recipe, folder, dataset, given)
+        view = ProgressView(plan.schedule.total, shown=show and world.first, words=plan.task.words)
+        stack.callback(view.close)
+        _describe(plan, view, look=LOOK_AT if view.shown else 0)
         try:
-            return _compiled_or_not(plan, world, stop, show=show and world.first)
+            plan = _with_lr(plan, world, stop, view) if find_lr else plan
+            return _compiled_or_not(plan, world, stop, view)
         except (OSError, SafetensorError) as error:
             if not checkpoints.is_full(error):
                 raise
@@ -138,11 +156,32 @@ def _run(recipe: Recipe, folder: Path, *, device: str | None, show: bool, given:
             ) from error
 
 
-def _compiled_or_not(plan: Plan, world: World, stop: Stop, *, show: bool) -> RunOutcome:
+def _with_lr(plan: Plan, world: World, stop: Stop, view: ProgressView) -> Plan:
+    """The plan with the lr that a range test finds, with a model and an objective that are thrown away."""
+    recipe, total = plan.recipe, max(plan.schedule.total, lr_range.NUM)
+    rehearsal = dataclasses.replace(
+        plan,
+        recipe=dataclasses.replace(recipe, compile=False),
+        schedule=dataclasses.replace(plan.schedule, total=total),
+        mixed=plan.mixed if plan.mixed < plan.schedule.total else total,
+        given=copy.deepcopy(plan.given),
+    )
+    with contextlib.ExitStack() as stack, stage("Looking for the learning rate", shown=view.shown) as progress:
+        quiet = ProgressView(total, shown=False)
+        run = _assembled(rehearsal, world, stop, quiet, None, stack, capture=False).run
+        found = lr_range.find_lr(run, signalled=run.scoring.signalled, progress=progress)
+    if world.first:
+        write_json(plan.folder / LR_RANGE, dataclasses.asdict(found))
+    view.say(f"Learning rate {found.lr:g}: {found.rule}, in {len(found.lrs)} steps ({plan.folder / LR_RANGE}).")
+    optimizer = dataclasses.replace(recipe.optimizer, lr=found.lr)
+    return dataclasses.replace(plan, recipe=dataclasses.replace(recipe, optimizer=optimizer))
+
+
+def _compiled_or_not(plan: Plan, world: World, stop: Stop, view: ProgressView) -> RunOutcome:
     """The run; one whose model cannot be compiled continues from its last checkpoint, or its beginning, without."""
     try:
         with contextlib.ExitStack() as stack:
-            return _train(plan, world, stop, show=show, stack=stack)
+            return _train(plan, world, stop, view, stack)
     except RuntimeError as error:
         if not compiling.is_its_own(error):
             raise
@@ -150,11 +189,11 @@ def _compiled_or_not(plan: Plan, world: World, stop: Stop, *, show: bool) -> Run
         why = f"This model cannot be compiled ({plan.folder / compiling.LOG} says why)"
         if world.size > 1 or plan.given != Given():  # others may wait for this process; what was given was changed
             raise RunError(f"{why}: resume without, {resuming(plan.folder)} --compile False.") from error
-    if show:
-        print(one_line(f"{why}: the run continues without."), file=sys.stderr)
+    view.close()
+    view.say(f"{why}: the run continues without.")
     plain = dataclasses.replace(plan, recipe=dataclasses.replace(plan.recipe, compile=False))
     with contextlib.ExitStack() as stack:
-        return _train(plain, world, stop, show=show, stack=stack)
+        return _train(plain, world, stop, view, stack)
 
 
 def _open_data(recipe: Recipe, folder: Path) -> DataSet:
@@ -198,12 +237,23 @@ def _record(plan: Plan, model: Model, teacher: str | None) -> None:
         write_json(folder / "recipe.json", recipe)
 
 
-def _train(plan: Plan, world: World, stop: Stop, *, show: bool, stack: contextlib.ExitStack) -> RunOutcome:
-    """A run in its phases: what is learned, how it is computed, the parts put together, the loop, the end."""
-    view = ProgressView(plan.schedule.total, 0, shown=show, words=plan.task.words)
-    stack.callback(view.close)
-    _describe(plan, view, look=LOOK_AT if show else 0)
-    kept = checkpoints.newest(plan.folder / "checkpoints", view.say)
+class _Assembled(NamedTuple):
+    run: Run
+    streams: tuple[StreamPlan, ...]
+    teacher: str | None  # its fingerprint, where the objective has one
+
+
+def _assembled(
+    plan: Plan,
+    world: World,
+    stop: Stop,
+    view: ProgressView,
+    kept: Path | None,
+    stack: contextlib.ExitStack,
+    *,
+    capture: bool = True,
+) -> _Assembled:
+    """What is learned, how it is computed, and the parts put together, from the checkpoint `kept` if there is one."""
     learner = _learner(plan, world, view, kept)
     streams = learner.objective.streams(main_stream(plan, plan.parts.train, learner.model.preprocess))
     execution = decide(plan, learner, streams, world, view.say)
@@ -218,14 +268,26 @@ def _train(plan: Plan, world: World, stop: Stop, *, show: bool, stack: contextli
     def signalled() -> int:
         return largest_of(world, stop.signal or 0)  # it may have come to one process only
 
+    execution = dataclasses.replace(execution, capture=execution.capture and capture)
     run = assemble(plan, learner, streams, execution, world, kept, view.say, signalled)
     stack.callback(run.feed.close)
+    return _Assembled(run, streams, teacher)
+
+
+def _train(plan: Plan, world: World, stop: Stop, view: ProgressView, stack: contextlib.ExitStack) -> RunOutcome:
+    """A run in its phases: what is learned, how it is computed, the parts put together, the loop, the end."""
+    kept = checkpoints.newest(plan.folder / "checkpoints", view.say)
+    run, streams, teacher = _assembled(plan, world, stop, view, kept, stack)
     where = {"after": run.state.progress.step, "evaluated": run.state.progress.evaluated, "say": view.say}
     sinks = open_sinks(plan.folder, plan.recipe.name, plan.recipe.tracker, **where) if world.first else []
     for sink in sinks:
         stack.callback(sink.close)
     if world.first:
-        _record(plan, learner.model, teacher)
+        _record(plan, run.state.model, teacher)
+    pace = estimate.seconds_per_step(run, streams) if view.shown else None
+    if pace is not None:
+        view.say(estimate.sentence(run, pace))
+    view.begin(run.state.progress.step, pace)
     ending = loop.run(run.state, run.stepper, plan.schedule, run.hooks(sinks, view), plan.recipe.batch_size)
     return finish(run, ending, view)
 

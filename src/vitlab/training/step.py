@@ -44,6 +44,8 @@ class Turn:
 class Stepper:
     """A step by its number. Sums of the metrics stay on the device until `read` asks for their means."""
 
+    waits = True  # for the device in every step, so that the host knows how long one takes
+
     def __init__(
         self,
         state: State,
@@ -127,6 +129,19 @@ class Stepper:
             optimizer.step()
         found = {"loss": loss, "gradient norm": norm, **metrics}
         return found if first else {f"{turn.name} {name}": value for name, value in found.items()}
+
+    def rehearse(self, batch: Batch) -> None:
+        """Compute the gradients of a step and forget them, for their time; nothing that trains is changed."""
+        before = [value.clone() for value in self.running]
+        try:
+            with torch.random.fork_rng(devices=[self.world.device] if self.world.device.type == "cuda" else []):
+                for turn in self.turns:
+                    self.state.learner.turn(turn.name)
+                    self.gradients(turn, batch)
+                    for parameter in turn.parameters:
+                        parameter.grad = None
+        finally:
+            self._put_back(before)
 
     def keep(self) -> None:
         """Put what was summed since the last reading, everybody's, where a checkpoint finds it."""

@@ -9,7 +9,8 @@ from vitlab.models.bit import BiTConfig
 from vitlab.models.create import change, empty_model, family_of
 from vitlab.models.timm.build import TimmConfig
 from vitlab.models.zoo.rows import ZOO, find_row
-from vitlab.recipes.transfer import transfer_recipe
+from vitlab.recipes.transfer import SMALL, transfer_recipe
+from vitlab.training.recipe import Recipe
 
 TINY = {"embed_dim": 24, "depth": 2, "num_heads": 3}
 
@@ -69,3 +70,31 @@ def test_a_model_of_timms_that_cannot_change_its_size_keeps_it(
     assert chosen(config) == side
     if side is not None:
         empty_model(change(config, {"image_size": (side, side)}, where=name))
+
+
+def recipe_of(config: Any, **given: Any) -> Recipe:
+    data: dict[str, Any] = {"num_images": 240, "picture": (500, 400), "on_gpu": False, "held_out": 0.1}
+    return transfer_recipe("data", "model", config, **(data | given))
+
+
+def test_small_vits_have_a_recipe_of_their_own() -> None:
+    small = change(config_of("vit-ti16-224"), {"image_size": (96, 96), "patch_size": 8}, where="test")
+    recipe = recipe_of(small)
+    assert (recipe.optimizer.name, recipe.optimizer.layer_decay < 1) == ("adamw", True)
+    assert recipe.model.image_size is None
+    least, most = SMALL.steps_on_cpu
+    for num_images in (20, 240, 5_000, 1_000_000):
+        total = int(recipe_of(small, num_images=num_images).schedule.total.split()[0])
+        assert least <= total <= most
+    assert recipe_of(small, lr=0.1).optimizer.lr == 0.1
+    assert recipe_of(small, steps=7).schedule.total == "7 steps"
+    assert recipe_of(small, epochs=2.0, batch_size=16).schedule.total == "30 steps"
+    large = recipe_of(small, num_images=100_000, on_gpu=True)
+    assert large.batch_size == SMALL.batch_size
+    assert large.optimizer.lr == pytest.approx(SMALL.lr * (SMALL.batch_size / 32) ** 0.5)
+
+
+@pytest.mark.parametrize("name", ["vit-digits", "vit-ti16-224", "vit-b16-224", "bit-r50x1"])
+def test_others_keep_the_papers(name: str) -> None:
+    assert recipe_of(config_of(name)).optimizer.name == "sgd"
+    assert recipe_of(config_of(name), epochs=3.0, batch_size=24).schedule.total == "30 steps"

@@ -46,7 +46,7 @@ class View:
 class Steps:
     """What hooks ask of a stepper."""
 
-    world = ALONE
+    world, waits = ALONE, True
 
     def __init__(self, state: Any, means: dict[str, float] | None = None) -> None:
         self.state, self.means = state, means or {}
@@ -88,14 +88,27 @@ def test_the_log_has_means_lr_and_pace_and_leaves_the_first_step_out_of_what_is_
         log.after_step(Moment(step, last=False, factor=0.25))
     values = {"loss": 2.0, "accuracy": 0.5, "lr": 0.125, "skipped": 1.0}
     assert sink.rows == [(3, {**values, "seconds per step": 104 / 3, "images per second": 12 / 104})]
-    assert view.shown == [(3, {**values, "seconds per step": 2.0, "images per second": 2.0})]
+    pace = {"seconds per step": 2.0, "images per second": 2.0}
+    assert view.shown == [(1, {}), (2, pace), (3, {**values, **pace})]
     with time.stopped():
         clock[0] += 1000.0  # an evaluation
     for step in range(4, 8):
         clock[0] += 2.0
         log.after_step(Moment(step, last=step == 7))
     assert [(step, row["seconds per step"]) for step, row in sink.rows[1:]] == [(6, 2.0), (7, 2.0)]
-    assert [(step, row["seconds per step"]) for step, row in view.shown[1:]] == [(6, 2.0), (7, 2.0)]
+    assert [(step, row["seconds per step"]) for step, row in view.shown[3:]] == [(step, 2.0) for step in range(4, 8)]
+
+
+def test_a_step_whose_end_the_host_does_not_know_has_no_pace(clock: list[float]) -> None:
+    log, _, view, _ = logging(3)
+    log.stepper.waits = False
+    log.begin(Moment(0, last=False))
+    for step in range(1, 5):
+        clock[0] += 2.0
+        log.after_step(Moment(step, last=False))
+    assert [(step, "seconds per step" in values) for step, values in view.shown] == [
+        *((1, False), (2, False), (3, True), (4, False)),
+    ]
 
 
 def test_a_resumed_runs_first_step_is_left_out_too(clock: list[float]) -> None:
@@ -105,7 +118,8 @@ def test_a_resumed_runs_first_step_is_left_out_too(clock: list[float]) -> None:
         clock[0] += seconds
         log.after_step(Moment(step, last=False))
     assert sink.rows[0][1]["seconds per step"] == 32.0
-    assert view.shown[0][1]["seconds per step"] == 4.0
+    assert view.shown[0] == (7, {})
+    assert view.shown[1][1]["seconds per step"] == 4.0
 
 
 def test_where_the_first_step_is_all_that_there_is_it_is_the_measure(clock: list[float]) -> None:

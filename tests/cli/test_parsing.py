@@ -1,0 +1,101 @@
+"""What is no option, no path or a word too many is named, with the nearest that exists."""
+
+from pathlib import Path
+
+import pytest
+
+from vitlab.cli import main
+from vitlab.models.create import create
+from vitlab.weights.load import save
+
+
+def said(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> str:
+    """The one line that a mistake is answered with."""
+    assert main(arguments) == 2
+    printed = capsys.readouterr()
+    assert printed.out == ""
+    assert len(printed.err.splitlines()) == 1
+    return printed.err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "nearest"),
+    [
+        ("finetune photos --epoch 5", "There is no option '--epoch'. Did you mean --epochs?"),
+        ("finetune photos --augmnt strong", "Did you mean --augment"),
+        ("finetune photos --optimizer.weight-deacy 1", "Did you mean --optimizer.weight-decay"),
+        ("finetune photos --weight_decay=1", "There is no option '--weight_decay'. Did you mean --optimizer.weight-d"),
+        ("finetune photos --ema 0.9", "Did you mean --optimizer.ema?"),
+        ("train digits --epoch 5", "Did you mean --epochs?"),
+        ("train digits --optimizer.lrr 3", "There is no option '--optimizer.lrr'. Did you mean --optimizer.lr"),
+        ("train digits --objective.temprature 3", "There is no option '--objective.temprature'."),
+        ("train digits --objective distillation --objective.techer x", "Did you mean --objective.teacher"),
+        ("train digits --rezume runs/x", "Did you mean --resume?"),
+        ("train --list --jsn", "Did you mean --json?"),
+        ("data photos --csvv x", "Did you mean --csv?"),
+        ("evaluate knn --model m --data d --neighbours 3", "There is no option '--neighbours'."),
+        ("report runs/x --imges 3", "Did you mean --images?"),
+        ("models --jsno", "Did you mean --json?"),
+        ("convert a b --formt timm", "Did you mean --format?"),
+        ("train digits --qqqq", "There is no option '--qqqq'. `vitlab train digits --help` shows them all."),
+    ],
+)
+def test_an_option_that_does_not_exist_is_answered_with_the_nearest(
+    arguments: str, nearest: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert nearest in said(arguments.split(), capsys)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "word"),
+    [
+        ("finetune photos extra", "'extra' is one word too many for `vitlab finetune photos`."),
+        ("finetune --data photos extra --epochs 3", "'extra' is one word too many for `vitlab finetune photos`."),
+        ("finetune photos epochs 3", "'epochs' is one word too many for `vitlab finetune photos`. Did you mean --ep"),
+        ("train digits extra", "'extra' is one word too many for `vitlab train digits`."),
+        ("train --list digits", "'digits' is one word too many for `vitlab train --list`."),
+        ("data photos extra", "'extra' is one word too many for `vitlab data`."),
+    ],
+)
+def test_a_stray_word_is_named(arguments: str, word: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert word in said(arguments.split(), capsys)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "nearest"),
+    [
+        ("finetune phtos --model model", "Did you mean photos?"),
+        ("finetune photos/tarin --model model", "There is no file or folder photos/tarin. Did you mean photos/train?"),
+        ("finetune phots/train --model model", "Did you mean photos/train?"),
+        ("finetune photos --model vit-b16-224.augreg-in21", "Did you mean vit-b16-224.augreg-in21k"),
+        ("train digts", "There is no recipe named 'digts'. Did you mean digits"),
+        ("train digits --data.source phtos", "Did you mean photos?"),
+        ("train digits --model.source vit-digit", "Did you mean vit-digits"),
+        ("train --resume run/first", "recipe.json is missing. Did you mean runs/first?"),
+    ],
+)
+def test_a_path_or_name_that_does_not_exist_is_answered_with_the_nearest(
+    arguments: str,
+    nearest: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    for folder in ("photos/train", "runs/first"):
+        (tmp_path / folder).mkdir(parents=True)
+    save(create("vit-digits", depth=1), tmp_path / "model")
+    assert nearest in said([*arguments.split(), "--device", "cpu"], capsys)
+
+
+@pytest.mark.parametrize(
+    "arguments", ["gone", "--seed 1 gone", "--data gone", "--optimizer.momentum 0.5 gone --seed 1"]
+)
+def test_the_folder_may_stand_anywhere(arguments: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    save(create("vit-digits", depth=1), tmp_path / "model")
+    given = ["finetune", *arguments.split(), "--model", str(tmp_path / "model")]
+    assert "There is no data set named 'gone'" in said(given, capsys)
+
+
+def test_a_folder_has_to_be_named(capsys: pytest.CaptureFixture[str]) -> None:
+    assert "Name a folder with a folder of photos for each class: vitlab finetune DIR." in said(["finetune"], capsys)
