@@ -216,7 +216,7 @@ def test_its_options_survive_json_and_the_command_line(
 
     def train(recipe: Recipe, **_: object) -> SimpleNamespace:
         given.append(recipe)
-        return SimpleNamespace(status=0, folder=here, reason="signal", step=0, scores={})
+        return SimpleNamespace(status=0, folder=here, reason="signal", step=0, scores={}, ending="")
 
     monkeypatch.setattr("vitlab.api.train", train)
     flags = [
