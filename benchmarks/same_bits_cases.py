@@ -102,6 +102,13 @@ CASES = (
     _train("spread-experts", "vmoe-digits", "--strategy experts", processes=2),
     # the families of recipes
     _train("small", "cifar10", DIGITS, VIT, "--model.image-size 8 --augmentation.pad 1 --no-compile"),
+    _train(
+        "box",
+        "vitlab-tiny-64",
+        DIGITS,
+        VIT,
+        f"--objective.teacher {TRAINED_VIT} --model.image-size 8 --model.drop-path 0 --no-compile",
+    ),
     _train("pretraining", "vit-b32-jft", DIGITS, VIT, "--no-compile"),
     _train("finetuning", "finetune-cifar10", DIGITS, f"--model.source {TRAINED_VIT} --model.image-size 16"),
     _train("bit", "bit-cifar10", DIGITS, f"--model.source {TRAINED_BIT} --model.image-size 32"),

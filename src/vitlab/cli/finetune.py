@@ -8,6 +8,7 @@ from typing import Literal
 import tyro
 
 from vitlab.cli.parsing import FLAGS, options_of, refuse
+from vitlab.weights.box import DEFAULT
 
 DESCRIPTION = """Transfer a trained model to your data: DIR is a folder with a folder of photos for each class.
 
@@ -34,7 +35,7 @@ PROG = "vitlab finetune DIR"
 class Arguments:
     data: str | None = None
     """A folder of class folders, a CSV, a data set's name: see docs/data.md. DIR is the same without the option."""
-    model: str = "vitlab/tiny"
+    model: str = DEFAULT
     """Where the weights come from: a run, a folder, a file, a checkpoint's name, hf-hub:owner/name, timm:name."""
     task: str = "classification"
     """What the model is for: classification, segmentation (where there are masks), or FILE.py:NAME of your own."""
