@@ -1,0 +1,102 @@
+"""How many labels that were changed, and pictures that do not belong, `vitlab data` finds among real photos.
+
+    python benchmarks/labels.py FOLDER [--strangers FOLDER] [--num 3000] [--model vitlab/tiny]
+
+Of photos of a folder of classes one in twenty gets the label of another class, drawn evenly; of another folder, photos
+are put among them, one for each hundred. Precision is the share of what is suspected that was changed, recall the share
+of what was changed that is suspected; `first` is the precision among as many as were changed, surest first, and AUROC
+the chance that a changed label is ranked before one that was not. Labels that were wrong already count against us.
+"""
+
+import argparse
+import sys
+import time
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).parent))
+
+import numpy as np
+from sklearn.metrics import roc_auc_score
+
+from timing import machine
+from vitlab import api
+from vitlab.core.random import key, permutation
+from vitlab.data.contract import Array
+from vitlab.data.decoding import find_images
+from vitlab.data.open import open_data
+from vitlab.evaluation.outliers import NEIGHBOURS, nearest, outliers
+from vitlab.evaluation.suspects import held_out_probabilities, suspicions
+
+
+def shares(found: set[int], planted: set[int]) -> str:
+    right = len(found & planted)
+    return f"{right / max(len(found), 1):.1%} | {right / len(planted):.1%}"
+
+
+def wrong_labels(features: Array, labels: Array, num_classes: int, change: float, seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    changed = rng.choice(len(labels), round(len(labels) * change), replace=False)
+    given = labels.copy()
+    given[changed] = (labels[changed] + rng.integers(1, num_classes, len(changed))) % num_classes
+    start = time.perf_counter()
+    held = held_out_probabilities(features, given, num_classes).probabilities
+    seconds = time.perf_counter() - start
+    found, planted = suspicions(held, given), set(changed.tolist())
+    agreement = float((held.argmax(axis=1) == given).mean())
+    own = held[np.arange(len(given)), given]
+    others = held.copy()
+    others[np.arange(len(given)), given] = -1
+    auroc = roc_auc_score(np.isin(np.arange(len(given)), changed), others.max(axis=1) - own)
+    first = {each.row for each in found[: len(planted)]}
+    named = [each.predicted == labels[each.row] for each in found if each.row in planted]
+    print(
+        f"| {seed} | {agreement:.1%} | {len(planted)} | {len(found)} | {shares({each.row for each in found}, planted)} |"
+        f" {len(first & planted) / max(len(first), 1):.1%} | {auroc:.3f} | {np.mean(named):.1%} | {seconds:.1f} |"
+    )
+
+
+def strangers(features: Array, num: int) -> None:
+    """The last `num` rows do not belong."""
+    distances = 1 - nearest(features, NEIGHBOURS)[0].mean(axis=1)
+    planted = set(range(len(features) - num, len(features)))
+    auroc = roc_auc_score(np.arange(len(features)) >= len(features) - num, distances)
+    found = set(outliers(distances).tolist())
+    first = set(np.argsort(-distances)[:num].tolist())
+    print("\n| strangers | found | precision | recall | first | AUROC |\n|-|-|-|-|-|-|")
+    print(f"| {num} | {len(found)} | {shares(found, planted)} | {len(first & planted) / num:.1%} | {auroc:.3f} |")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("folder", type=Path)
+    parser.add_argument("--strangers", type=Path, help="photos of something else")
+    parser.add_argument("--num", type=int, default=3000, help="photos, evenly spread over the folder")
+    parser.add_argument("--classes", type=int, help="so many classes, the first, of the folder's")
+    parser.add_argument("--change", type=float, default=0.05)
+    parser.add_argument("--seeds", type=int, default=3)
+    parser.add_argument("--model", default="vitlab/tiny")
+    given = parser.parse_args()
+    dataset = open_data(given.folder, val_fraction=0)
+    split = dataset.splits["train"]
+    num_classes = min(given.classes or dataset.num_classes, dataset.num_classes)
+    there = np.flatnonzero(split.labels < num_classes)
+    chosen = there[np.linspace(0, len(there) - 1, min(given.num, len(there))).astype(int)]
+    files = [split.images.where(int(index)) for index in chosen]
+    others: list[Path] = []
+    if given.strangers is not None:
+        found = find_images(given.strangers)
+        others = [found[i] for i in permutation(key(0, "strangers"), len(found))[: len(files) // 100].tolist()]
+    start = time.perf_counter()
+    features = api.embed(given.model, [*files, *others]).features
+    seconds = time.perf_counter() - start
+    print(f"{machine()}; {len(files):,} photos of {num_classes} classes, {given.model}: features in {seconds:.0f} s\n")
+    print("| seed | agreement | changed | suspected | precision | recall | first | AUROC | right class | seconds |")
+    print("|-|-|-|-|-|-|-|-|-|-|")
+    for seed in range(given.seeds):
+        wrong_labels(features[: len(files)], split.labels[chosen], num_classes, given.change, seed)
+    if others:
+        strangers(features, len(others))
+
+
+if __name__ == "__main__":
+    main()
