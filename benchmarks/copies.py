@@ -67,7 +67,7 @@ def main() -> None:
         for near in given.near:
             for model in (None, given.model) if given.model else (None,):
                 start = time.perf_counter()
-                pairs = api.examine_data(f"arranged:train=train:{name}", model, near=near).copies
+                pairs = api.examine_data(name, model, near=near).copies
                 seconds = time.perf_counter() - start
                 stems = [[Path(place.where).stem.removesuffix(" copy") for place in (p.first, p.second)] for p in pairs]
                 right = {one for one, other in stems if one == other}

@@ -49,8 +49,9 @@ def wrong_labels(features: Array, labels: Array, num_classes: int, change: float
     auroc = roc_auc_score(np.isin(np.arange(len(given)), changed), others.max(axis=1) - own)
     first = {each.row for each in found[: len(planted)]}
     named = [each.predicted == labels[each.row] for each in found if each.row in planted]
+    both = shares({each.row for each in found}, planted)
     print(
-        f"| {seed} | {agreement:.1%} | {len(planted)} | {len(found)} | {shares({each.row for each in found}, planted)} |"
+        f"| {seed} | {agreement:.1%} | {len(planted)} | {len(found)} | {both} |"
         f" {len(first & planted) / max(len(first), 1):.1%} | {auroc:.3f} | {np.mean(named):.1%} | {seconds:.1f} |"
     )
 

@@ -31,7 +31,18 @@ Examples:
   vitlab data cifar10 --no-look --json
 """
 SHOWN = 5  # of each kind, on a terminal
-COLUMNS = ("problem", "image", "split", "label", "score", "predicted", "copy of", "its split", "its label", "detail")
+COLUMNS: tuple[str, ...] = (
+    "problem",
+    "image",
+    "split",
+    "label",
+    "score",
+    "predicted",
+    "copy of",
+    "its split",
+    "its label",
+    "detail",
+)
 
 
 @dataclass(frozen=True)
@@ -121,7 +132,7 @@ def _plain(found: "Examination") -> dict[str, Any]:
 
 def _lines(found: "Examination") -> list[str]:
     """What was found in words, what is worse first in each kind."""
-    if not found.looked_for_copies:
+    if not found.description.looked_at:
         return []
     lines = _copies(found)
     if found.labels is not None:

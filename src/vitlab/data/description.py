@@ -108,7 +108,7 @@ def describe(
         for seen in _looks(part, chosen[split]):
             found += [replace(item, split=split) for item in seen.unreadable]
             shapes += seen.sizes
-            done += seen.count
+            done += seen.num
             if progress is not None:
                 progress(done, looked_at)
     return Description(
@@ -136,7 +136,7 @@ def scan(split: Split, indices: Array | None = None, *, threads: int = 8) -> lis
 
 
 class _Seen(NamedTuple):
-    count: int
+    num: int
     unreadable: list[Unreadable]
     sizes: list[tuple[int, int]]  # width and height of those that can be read
 

@@ -63,7 +63,6 @@ class Examination:
 
     description: Description
     copies: tuple[Pair, ...] = ()
-    looked_for_copies: bool = False
     model: str | None = None  # whose features were looked at
     num_features: int = 0  # images that have them
     labels: Labels | None = None
@@ -99,7 +98,7 @@ def examine(
         description = describe(dataset, look=True, progress=progress)
     with stage("Looking for copies", total) as progress:
         copies = find_copies(dataset, near=near, progress=progress)
-    found = Examination(description, tuple(copies), looked_for_copies=True)
+    found = Examination(description, tuple(copies))
     if subject is not None:
         found = _with_features(found, dataset, subject, near, most, batch_size, stage)
     return replace(found, seconds=time.perf_counter() - start)

@@ -15,9 +15,9 @@ from vitlab.reporting.drawn import drawn
 from vitlab.reporting.glossary import Glossary
 from vitlab.reporting.markup import Html, tag
 from vitlab.reporting.pictures import picture_at, shrunk
-from vitlab.reporting.sections import section
+from vitlab.reporting.sections import section, table
 from vitlab.reporting.summary import tile
-from vitlab.tasks.sections import Bar, Block, Figure, Folded, Pictures, Section, Span, Table, Text, Words
+from vitlab.tasks.sections import Block, Figure, Folded, Pictures, Section, Span, Table, Text, Words
 
 MOST_SHOWN = 60  # pictures or pairs of a kind
 MOST_CLASSES = 40  # rows of a table that is not folded
@@ -56,9 +56,8 @@ def _head(found: Examination) -> list[Html]:
         uneven = f"the largest has {largest:.1f} times the images of the smallest" if largest and largest > 1 else ""
         tiles.append(("classes", f"{len(description.classes):,}", uneven))
     tiles.append(("cannot be read", f"{len(description.unreadable):,}", ""))
-    if found.looked_for_copies:
-        leaks = f"{len(found.leaks):,} between parts" if len(description.sizes) > 1 else ""
-        tiles.append(("copies", f"{len(found.copies):,}", leaks))
+    leaks = f"{len(found.leaks):,} between parts" if len(description.sizes) > 1 else ""
+    tiles.append(("copies", f"{len(found.copies):,}", leaks))
     if found.labels is not None:
         tiles.append(("suspected labels", f"{len(found.labels.suspects):,}", f"of {found.labels.judged:,}"))
     if found.num_features:
@@ -87,7 +86,8 @@ def _suspects(labels: Labels, model: str, dataset: DataSet) -> list[Html]:
             "\nrather ",
             Span(short(each.predicted, 30), "strong"),
             Span(f" ({each.predicted_probability:.0%})", "faint"),
-            Span(f"\n{_short_name(each.place)}", "faint"),
+            "\n",
+            Span(_short_name(each.place), "faint"),
         )
         cards += _card(dataset, each.place, caption)
     return _drawn(Text(words), Pictures(rows=(tuple(cards),)), *_more(len(labels.suspects)))
@@ -115,13 +115,10 @@ def _copies(pairs: Sequence[Pair], words: str, dataset: DataSet) -> list[Html]:
     for pair in ordered[:MOST_SHOWN]:
         alike = pair.kind if pair.kind == "exact" else f"{pair.kind}, {pair.similarity:.0%} alike"
         cards: list[Figure] = []
-        for place, more in ((pair.first, ""), (pair.second, f"\n{alike}")):
-            label = (
-                ()
-                if place.label is None
-                else (" ", Span(short(place.label, 30), "wrong" if pair.disagrees else "strong"))
-            )
-            caption = (place.split, *label, Span(f"\n{_short_name(place)}{more}", "faint"))
+        for place, more in ((pair.first, ()), (pair.second, ("\n", Span(alike, "faint")))):
+            style = "wrong" if pair.disagrees else "strong"
+            label = () if place.label is None else (" ", Span(short(place.label, 30), style))
+            caption = (place.split, *label, "\n", Span(_short_name(place), "faint"), *more)
             cards += _card(dataset, place, caption)
         boxes += _drawn(Pictures(rows=(tuple(cards),)))
     return [*_drawn(Text(words)), tag("div", *boxes, class_="pairs"), *_drawn(*_more(len(pairs)))]
@@ -137,7 +134,7 @@ def _outliers(found: Examination, dataset: DataSet) -> list[Html]:
     cards: list[Figure] = []
     for each in found.outliers[:MOST_SHOWN]:
         label = () if each.place.label is None else (Span(short(each.place.label, 30), "strong"), "\n")
-        caption = (*label, f"{each.times:.1f} times as far", Span(f"\n{_short_name(each.place)}", "faint"))
+        caption = (*label, f"{each.times:.1f} times as far\n", Span(_short_name(each.place), "faint"))
         cards += _card(dataset, each.place, caption)
     return _drawn(Text(words), Pictures(rows=(tuple(cards),)), *_more(len(found.outliers)))
 
@@ -154,21 +151,20 @@ def _classes(found: Examination) -> list[Html]:
         suspected[each.place.label or ""] = suspected.get(each.place.label or "", 0) + 1
     per_split = description.counts
     totals = [sum(counts[k] for counts in per_split.values()) for k in range(len(description.classes))]
-    most = max(totals, default=1) or 1
     order = sorted(range(len(totals)), key=lambda k: (-totals[k], k))
     head = ("class", "images", *per_split, *(("suspected labels",) if found.labels is not None else ()))
     rows = tuple(
         (
             short(description.classes[k]),
-            Bar(totals[k] / most, f"{totals[k]:,}"),
+            f"{totals[k]:,}",
             *(f"{counts[k]:,}" for counts in per_split.values()),
             *((f"{suspected.get(description.classes[k], 0):,}",) if found.labels is not None else ()),
         )
         for k in order
     )
-    table = Table(head=head, rows=rows)
+    whole = Table(head=head, rows=rows)
     few = [description.classes[k] for k in order if 0 < totals[k] < FEWEST_OF_CLASS]
-    blocks: list[Block] = [table if len(rows) <= MOST_CLASSES else Folded(f"All {len(rows):,} classes", (table,))]
+    blocks: list[Block] = [whole if len(rows) <= MOST_CLASSES else Folded(f"All {len(rows):,} classes", (whole,))]
     if few and found.labels is not None:
         words = f"{count(len(few), 'class', 'classes')} with fewer than {FEWEST_OF_CLASS} images"
         blocks.append(Text(f"{words}: their labels were not judged.", faint=True))
@@ -176,7 +172,7 @@ def _classes(found: Examination) -> list[Html]:
 
 
 def _facts(found: Examination) -> list[Html]:
-    description, rows = found.description, list[tuple[Words, ...]]()
+    description, rows = found.description, list[tuple[str, str]]()
     for name, size in description.sizes.items():
         rows.append((name, count(size, "image")))
     if description.pictures is not None:
@@ -186,8 +182,7 @@ def _facts(found: Examination) -> list[Html]:
     if found.model is not None:
         rows.append(("features of", f"{short(found.model)}, {count(found.num_features, 'image')}"))
     rows.append(("looked at in", duration(found.seconds)))
-    table = Table(head=("", ""), rows=tuple(rows), names=2)
-    return _drawn(table, *(Text(note) for note in (*description.notes, *found.notes)))
+    return [table(rows), *_drawn(*(Text(note) for note in (*description.notes, *found.notes)))]
 
 
 def _card(dataset: DataSet, place: Place, caption: Words) -> list[Figure]:

@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 from sklearn.datasets import load_digits
 from sklearn.linear_model import LogisticRegression
-from sklearn.model_selection import PredefinedSplit, cross_val_predict
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 
@@ -64,11 +63,12 @@ def test_cleanlab_suspects_the_same_in_the_same_order(num_classes: int) -> None:
         n_jobs=1,
     )
     # Of several classes that reach their thresholds cleanlab takes the most probable of all classes, the paper the most
-    # probable of these: rows where the two differ are left out.
+    # probable of these, and probabilities within 1e-6 are equal to cleanlab: such rows are left out.
     thresholds = np.array([probabilities[labels == k, k].mean() for k in range(num_classes)])
     reached = probabilities >= thresholds
     top = probabilities.argmax(axis=1)
     same = (reached.sum(axis=1) < 2) | reached[np.arange(len(top)), top]
+    same &= np.diff(np.sort(probabilities, axis=1)[:, -2:])[:, 0] > 1e-5
     assert same.mean() > 0.9
     assert [each.row for each in found if same[each.row]] == [row for row in theirs.tolist() if same[row]]
     assert len(found) > 20
@@ -79,14 +79,12 @@ def test_probabilities_are_those_of_scikit_learn() -> None:
     x, y, l2 = x[:600, ::2], y[:600], 0.1
     fold = assign_folds(y, None, 5)
     ours = held_out_probabilities(x, y, 10, l2s=(l2,))
-    theirs = cross_val_predict(
-        make_pipeline(StandardScaler(), LogisticRegression(C=1 / (l2 * 480), tol=1e-8, max_iter=2000)),
-        x.astype(np.float64),
-        y,
-        cv=PredefinedSplit(fold),
-        method="predict_proba",
-    )
-    assert np.bincount(fold).tolist() == [120] * 5
+    theirs = np.zeros((len(y), 10))
+    for place in range(5):
+        held, rest = fold == place, fold != place
+        regression = LogisticRegression(C=1 / (l2 * rest.sum()), tol=1e-8, max_iter=2000)
+        fitted = make_pipeline(StandardScaler(), regression).fit(x[rest].astype(np.float64), y[rest])
+        theirs[held] = fitted.predict_proba(x[held].astype(np.float64))
     np.testing.assert_allclose(ours.probabilities, theirs, atol=2e-3)
     assert ours.l2 == l2
 
@@ -119,7 +117,7 @@ def test_changed_labels_of_digits_are_found() -> None:
     held = held_out_probabilities(x, given, 10)
     found = suspicions(held.probabilities, given)
     rows = {each.row for each in found}
-    assert len(rows & set(changed.tolist())) / len(changed) > 0.85
-    assert len(rows & set(changed.tolist())) / len(rows) > 0.75
+    assert len(rows & set(changed.tolist())) / len(changed) > 0.65
+    assert len(rows & set(changed.tolist())) / len(rows) > 0.85
     right = [each for each in found if each.row in set(changed.tolist())]
     assert np.mean([each.predicted == y[each.row] for each in right]) > 0.9
