@@ -3,8 +3,8 @@
     python benchmarks/copies.py FOLDER [--num 2000] [--model vitlab/tiny]
 
 Of photos of a folder each twentieth gets a copy, by turns at half its size, as a JPEG of quality 30, without 2%, 5% and
-10% of each side, without a fifth of its width, and mirrored. With --model the second line of each pair is with the
-features of that model. Pairs that were not planted are counted, and with --list named: photos have copies already.
+10% of each side, without a fifth of its width, and mirrored. The first table is without features, the second with those
+of --model. Pairs that were not planted are counted, and with --list named: photos have copies already.
 """
 
 import argparse
@@ -22,9 +22,8 @@ from PIL import Image, ImageOps
 
 from timing import machine
 from vitlab import api
+from vitlab.data.copies import Place
 from vitlab.data.decoding import find_images, read_image
-
-EACH = 20
 
 
 def trimmed(photo: Image.Image, share: float) -> Image.Image:
@@ -53,7 +52,8 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("folder", type=Path)
     parser.add_argument("--num", type=int, default=2000, help="photos")
-    parser.add_argument("--near", type=float, nargs="+", default=[0.9, 0.95, 0.97])
+    parser.add_argument("--every", type=int, default=20, help="of so many photos one has a copy")
+    parser.add_argument("--near", type=float, nargs="+", default=[0.9, 0.93, 0.95, 0.97, 0.98])
     parser.add_argument("--model", help="whose features show cropped copies")
     parser.add_argument("--list", action="store_true", help="name what was found and not planted")
     given = parser.parse_args()
@@ -61,32 +61,38 @@ def main() -> None:
     random.Random(0).shuffle(files)
     files = files[: given.num]
     with tempfile.TemporaryDirectory() as name:
-        planted = plant(files, Path(name))
-        print(f"{machine()}; {len(files):,} photos, {len(planted):,} copies\n")
-        print("| near | features | " + " | ".join(KINDS) + " | not planted | seconds |\n|" + "-|" * (len(KINDS) + 4))
-        for near in given.near:
-            for model in (None, given.model) if given.model else (None,):
-                start = time.perf_counter()
-                pairs = api.examine_data(name, model, near=near).copies
-                seconds = time.perf_counter() - start
-                stems = [[Path(place.where).stem.removesuffix(" copy") for place in (p.first, p.second)] for p in pairs]
-                right = {one for one, other in stems if one == other}
+        planted = plant(files, given.every, Path(name))
+        print(f"{machine()}; {len(files):,} photos, {len(planted):,} copies")
+        for model in (None, given.model) if given.model else (None,):
+            start = time.perf_counter()
+            found = api.examine_data(name, model, near=min(given.near)).copies
+            print(f"\nfeatures of {model or 'no model'}: {time.perf_counter() - start:.0f} s\n")
+            print("| near | " + " | ".join(KINDS) + " | not planted |\n|" + "-|" * (len(KINDS) + 2))
+            pairs = [(pair, *(stem(place) for place in (pair.first, pair.second))) for pair in found]
+            for near in given.near:
+                kept = [each for each in pairs if each[0].similarity >= near]
+                right = {one for _, one, other in kept if one == other}
                 of = {kind: [number for number, its in planted.items() if its == kind] for kind in KINDS}
-                found = [f"{sum(number in right for number in of[kind])} of {len(of[kind])}" for kind in KINDS]
-                wrong = [(p, pair) for p, pair in zip(pairs, stems, strict=True) if pair[0] != pair[1]]
-                print(f"| {near} | {model or 'none'} | {' | '.join(found)} | {len(wrong)} | {seconds:.1f} |")
-                for pair, (one, other) in sorted(wrong, key=lambda each: each[0].similarity) if given.list else ():
-                    print(f"{pair.kind} {pair.similarity:.3f} {files[int(one)]} {files[int(other)]}")
+                told = [f"{sum(number in right for number in of[kind])} of {len(of[kind])}" for kind in KINDS]
+                print(f"| {near} | {' | '.join(told)} | {sum(one != other for _, one, other in kept)} |")
+            others = [each for each in pairs if each[1] != each[2]] if given.list else []
+            for pair, one, other in sorted(others, key=lambda each: each[0].similarity):
+                print(f"{pair.kind} {pair.similarity:.3f} {files[int(one)]} {files[int(other)]}")
 
 
-def plant(files: list[Path], folder: Path) -> dict[str, str]:
+def stem(place: Place) -> str:
+    """The number of the photo that it is, or is a copy of."""
+    return Path(place.where).stem.removesuffix(" copy")
+
+
+def plant(files: list[Path], every: int, folder: Path) -> dict[str, str]:
     """The photos and their copies, in a folder; the kind of each photo's copy."""
     planted: dict[str, str] = {}
     for number, path in enumerate(files):
         photo = read_image(path)
         photo.save(folder / f"{number:06}.jpg", quality=90)
-        if number % EACH == 0:
-            kind = list(KINDS)[number // EACH % len(KINDS)]
+        if number % every == 0:
+            kind = list(KINDS)[number // every % len(KINDS)]
             KINDS[kind](photo).save(folder / f"{number:06} copy.jpg", quality=90)
             planted[f"{number:06}"] = kind
     return planted

@@ -26,6 +26,7 @@ from vitlab.data.decoding import find_images
 from vitlab.data.open import open_data
 from vitlab.evaluation.outliers import NEIGHBOURS, nearest, outliers
 from vitlab.evaluation.suspects import held_out_probabilities, suspicions
+from vitlab.inference.embed import write_embedding
 
 
 def shares(found: set[int], planted: set[int]) -> str:
@@ -67,6 +68,17 @@ def strangers(features: Array, num: int) -> None:
     print(f"| {num} | {len(found)} | {shares(found, planted)} | {len(first & planted) / num:.1%} | {auroc:.3f} |")
 
 
+def embedded(model: str, files: list[str], keep: Path | None) -> Array:
+    if keep is not None and keep.exists():
+        with np.load(keep, allow_pickle=False) as found:
+            assert found["names"].tolist() == files
+            return found["features"]
+    embedding = api.embed(model, files)
+    if keep is not None:
+        write_embedding(embedding, keep)
+    return embedding.features
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("folder", type=Path)
@@ -76,6 +88,7 @@ def main() -> None:
     parser.add_argument("--change", type=float, default=0.05)
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--model", default="vitlab/tiny")
+    parser.add_argument("--keep", type=Path, help="an .npz for the features, read where it is there")
     given = parser.parse_args()
     dataset = open_data(given.folder, val_fraction=0)
     split = dataset.splits["train"]
@@ -88,7 +101,7 @@ def main() -> None:
         found = find_images(given.strangers)
         others = [found[i] for i in permutation(key(0, "strangers"), len(found))[: len(files) // 100].tolist()]
     start = time.perf_counter()
-    features = api.embed(given.model, [*files, *others]).features
+    features = embedded(given.model, [*files, *map(str, others)], given.keep)
     seconds = time.perf_counter() - start
     print(f"{machine()}; {len(files):,} photos of {num_classes} classes, {given.model}: features in {seconds:.0f} s\n")
     print("| seed | agreement | changed | suspected | precision | recall | first | AUROC | right class | seconds |")

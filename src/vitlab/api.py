@@ -498,7 +498,7 @@ def examine_data(
     model: Model | StrPath | None = "vitlab/tiny",
     *,
     near: float = 0.95,
-    most: int = 20_000,
+    most: int = 10_000,
     page: StrPath | None = None,
     batch_size: int = 64,
     device: str | None = None,

@@ -53,7 +53,7 @@ class Arguments:
     """Whose features tell wrong labels, outliers and cropped copies: any checkpoint that vitlab reads."""
     features: bool = True
     """Compute features; --no-features looks for unreadable files and whole copies only, which is quicker."""
-    most: int = 20_000
+    most: int = 10_000
     """Images whose features are computed, evenly spread, so that large sets take minutes."""
     look: bool = True
     """Decode every image; --no-look only counts."""
@@ -143,7 +143,7 @@ def _lines(found: "Examination") -> list[str]:
         )
         lines += _first(
             [
-                f"{_named(each.place)} is rather {each.predicted} ({each.predicted_probability:.0%})"
+                f"{_named(each.place)} looks like {each.predicted} ({each.predicted_probability:.0%})"
                 for each in labels.suspects
             ]
         )

@@ -22,7 +22,7 @@ from vitlab.data.decoding import decode
 SIDE: Final = 16
 SMALLEST: Final = 24  # px: smaller pictures of one kind, as digits, look alike without being copies
 FLAT: Final = 4.0  # levels of 255: the standard deviation below which a picture has no structure
-NEAR: Final = 0.95  # the correlation from which two pictures are called copies: docs/results/copies.md
+NEAR: Final = 0.95  # the correlation from which two pictures are called copies: docs/results/data.md
 ROWS: Final = 1024  # that are compared with all at a time
 TOGETHER: Final = 64  # images that a thread looks at
 Kind: TypeAlias = Literal["exact", "near", "cropped", "mirrored"]  # the last two are of vitlab.data.crops

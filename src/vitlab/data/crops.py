@@ -22,7 +22,7 @@ from vitlab.data.decoding import decode
 
 KEPT: Final = 64  # px of a side that are kept of a picture
 FINE: Final = 32  # px of a side that decide
-NEAR: Final = 0.95  # the correlation of those from which two are copies: docs/results/copies.md
+NEAR: Final = 0.95  # the correlation of those from which two are copies: docs/results/data.md
 PROMISING: Final = 0.8  # the same of 16 x 16 from which edges are moved
 GRIDS: Final = (16, 17, 18, 19, 20, 22, 24)  # 16 of so many: parts of 100% to 67% of a side
 STEPS: Final = (0.02, 0.01, 0.005)  # of a side, by which edges are moved

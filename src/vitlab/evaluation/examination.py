@@ -21,7 +21,7 @@ from vitlab.evaluation.suspects import held_out_probabilities, suspicions
 
 Stage: TypeAlias = Callable[[str, int], AbstractContextManager[Progress | None]]  # a title, and how much is to do
 
-MOST: Final = 20_000  # images whose features are computed, unless a number is given
+MOST: Final = 10_000  # images whose features are computed, unless a number is given
 FEWEST: Final = 20  # images below which features tell nothing
 FEWEST_OF_CLASS: Final = 5  # images of a class below which its labels are not judged
 ALIKE: Final = 3  # nearest images of each that are looked at for cropped copies

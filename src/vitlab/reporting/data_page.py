@@ -73,7 +73,7 @@ def _suspects(labels: Labels, model: str, dataset: DataSet) -> list[Html]:
     words = (
         f"A classifier on the features of {short(model)} that had not seen the picture is confident of another class."
         f" It agrees with {percent(labels.agreement)} of the {labels.judged:,} labels. Not all of these are"
-        " mistakes: look at each, the surest first. Percentages are its probabilities."
+        " mistakes: look at each, the surest first. Percentages are how sure it is."
     )
     if not labels.suspects:
         return _drawn(Text(words.partition(" Not all")[0]), Text("No label is suspected."))
@@ -82,8 +82,7 @@ def _suspects(labels: Labels, model: str, dataset: DataSet) -> list[Html]:
         caption: Words = (
             "labelled ",
             Span(short(each.place.label or "", 30), "wrong"),
-            Span(f" ({each.given_probability:.0%})", "faint"),
-            "\nrather ",
+            "\nlooks like ",
             Span(short(each.predicted, 30), "strong"),
             Span(f" ({each.predicted_probability:.0%})", "faint"),
             "\n",

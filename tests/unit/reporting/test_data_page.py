@@ -73,7 +73,7 @@ def test_pictures_are_those_that_were_found(page: Page) -> None:
     assert hovers.count("again<i>.jpg") == hovers.count("china.jpg") >= 1
     assert hovers.count("piece.png") >= 2
     assert "labelled cats" in page.text
-    assert "rather cats" in page.text
+    assert "looks like cats" in page.text
 
 
 def test_classes_have_their_counts(page: Page) -> None:
