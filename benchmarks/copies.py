@@ -8,22 +8,28 @@ of --model. Pairs that were not planted are counted, and with --list named: phot
 """
 
 import argparse
+import hashlib
 import io
 import random
 import sys
 import tempfile
-import time
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parent))
 
 from PIL import Image, ImageOps
+from torch import Tensor
 
 from timing import machine
 from vitlab import api
 from vitlab.data.copies import Place
 from vitlab.data.decoding import find_images, read_image
+from vitlab.data.open import open_data
+from vitlab.evaluation.contract import Subject
+from vitlab.evaluation.examination import examine
+from vitlab.evaluation.subject import subject_of
 
 
 def trimmed(photo: Image.Image, share: float) -> Image.Image:
@@ -63,21 +69,33 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as name:
         planted = plant(files, given.every, Path(name))
         print(f"{machine()}; {len(files):,} photos, {len(planted):,} copies")
-        for model in (None, given.model) if given.model else (None,):
-            start = time.perf_counter()
-            found = api.examine_data(name, model, near=min(given.near)).copies
-            print(f"\nfeatures of {model or 'no model'}: {time.perf_counter() - start:.0f} s\n")
-            print("| near | " + " | ".join(KINDS) + " | not planted |\n|" + "-|" * (len(KINDS) + 2))
-            pairs = [(pair, *(stem(place) for place in (pair.first, pair.second))) for pair in found]
+        dataset = open_data(name, val_fraction=0)
+        for subject in (None, remembering(given.model)) if given.model else (None,):
+            print(f"\nfeatures of {given.model if subject else 'no model'}\n")
+            print("| near | " + " | ".join(KINDS) + " | not planted | seconds |\n|" + "-|" * (len(KINDS) + 3))
             for near in given.near:
-                kept = [each for each in pairs if each[0].similarity >= near]
-                right = {one for _, one, other in kept if one == other}
+                found = examine(dataset, subject, near=near)
+                pairs = [(pair, stem(pair.first), stem(pair.second)) for pair in found.copies]
+                right = {one for _, one, other in pairs if one == other}
+                others = [each for each in pairs if each[1] != each[2]]
                 of = {kind: [number for number, its in planted.items() if its == kind] for kind in KINDS}
                 told = [f"{sum(number in right for number in of[kind])} of {len(of[kind])}" for kind in KINDS]
-                print(f"| {near} | {' | '.join(told)} | {sum(one != other for _, one, other in kept)} |")
-            others = [each for each in pairs if each[1] != each[2]] if given.list else []
-            for pair, one, other in sorted(others, key=lambda each: each[0].similarity):
-                print(f"{pair.kind} {pair.similarity:.3f} {files[int(one)]} {files[int(other)]}")
+                print(f"| {near} | {' | '.join(told)} | {len(others)} | {found.seconds:.0f} |", flush=True)
+                for pair, one, other in sorted(others, key=lambda each: each[0].similarity) if given.list else ():
+                    print(f"  {pair.kind} {pair.similarity:.3f} {files[int(one)].name} {files[int(other)].name}")
+
+
+def remembering(model: str) -> Subject:
+    """The model's features, of each batch computed once."""
+    subject, known = subject_of(api.load(model), name=model), dict[bytes, Tensor]()
+
+    def features(images: Tensor) -> Tensor:
+        key = hashlib.blake2b(images.numpy().tobytes()).digest()
+        if key not in known:
+            known[key] = subject.features(images)
+        return known[key]
+
+    return replace(subject, features=features)
 
 
 def stem(place: Place) -> str:

@@ -21,7 +21,8 @@ DESCRIPTION = """What a data set holds, as training reads and divides it, and wh
 Copies are pictures of the same bytes, or that look the same when made small; by a model's features cropped and mirrored
 ones are found too. A copy in another part is a leak: what is measured there was learned by heart. Copies with different
 labels have a wrong one. Labels are likely wrong where a classifier on the features that did not see the image is
-confident of another class; outliers are far from all others. Exit status 1: some images cannot be read.
+confident of another class; outliers are the hundredth that is farthest from
+all others. Exit status 1: some images cannot be read.
 
 Examples:
   vitlab data photos/
@@ -148,7 +149,9 @@ def _lines(found: "Examination") -> list[str]:
             ]
         )
     if found.num_features:
-        lines.append(f"outliers: {len(found.outliers):,} of {found.num_features:,} are far from all others")
+        lines.append(
+            f"outliers: the {len(found.outliers):,} of {found.num_features:,} that are farthest from all others"
+        )
         lines += _first([f"{_named(each.place)}, {each.times:.1f} times as far as usual" for each in found.outliers])
     return [*lines, *found.notes, f"looked at in {duration(found.seconds)}"]
 

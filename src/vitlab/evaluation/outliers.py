@@ -11,7 +11,7 @@ from vitlab.evaluation.knn import QUERIES, neighbours
 from vitlab.evaluation.labeled_features import Array, Examples, Progress
 
 NEIGHBOURS: Final = 10
-FENCE: Final = 1.5  # times the distance between the quartiles above the upper one: Tukey's (1977) fence
+SHARE: Final = 0.01  # of the images, which are shown
 
 
 def nearest(
@@ -37,8 +37,8 @@ def nearest(
 
 
 def outliers(distances: Float[Array, "n"]) -> Int[Array, "m"]:
-    """The rows beyond the fence, farthest first; distances have a long tail, so that their logarithms are fenced."""
-    values = np.log(np.maximum(distances, 1e-6))
-    low, high = np.percentile(values, [25, 75])
-    found = np.flatnonzero(values > high + FENCE * (high - low))
-    return found[np.argsort(-distances[found], kind="stable")]
+    """The farthest hundredth of the rows, one at least, farthest first.
+
+    No threshold tells what does not belong: among photos of many kinds distances have no tail (docs/results/data.md).
+    """
+    return np.argsort(-distances, kind="stable")[: max(round(SHARE * len(distances)), 1)]

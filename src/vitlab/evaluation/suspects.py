@@ -1,9 +1,11 @@
 """Labels that are likely wrong, by confident learning over held-out probabilities.
 
 Northcutt, Jiang and Chuang (2021), "Confident Learning: Estimating Uncertainty in Dataset Labels", arXiv 1911.00068. A
-class's threshold is the mean probability of that class over the images that have its label. An image belongs
-confidently to the most probable of the classes whose thresholds it reaches; where that is another class than its
-label's, the label is suspected. Probabilities are of a logistic regression that did not see the image.
+class's threshold is the mean probability of that class over the images that have its label; how many labels are wrong
+is the number of images that reach the threshold of another class than their label's, which is not the most probable
+one. So many are suspected, those with the lowest margin, as cleanlab's filter `low_normalized_margin` does: the margin
+orders better than thresholds choose (docs/results/data.md). Probabilities are of a logistic regression that did not see
+the image.
 """
 
 from collections.abc import Sequence
@@ -21,6 +23,7 @@ from vitlab.evaluation.logistic import Fit, Probe, Standardized, fit
 
 FOLDS: Final = 5
 L2S: Final = (1.0, 0.1, 0.01, 0.001)  # from small weights to large: each fit is the next one's start
+SLACK: Final = 1e-6  # within which probabilities are equal
 PROBE: Final = Probe(tolerance=1e-4, iterations=100)  # a ranking needs no more digits
 
 
@@ -47,26 +50,25 @@ def suspicions(
 ) -> list[Suspicion]:
     """The rows whose labels are suspected, surest first; only those that are `judged` set thresholds and are suspected.
 
-    A class without any judged row has no threshold and is nobody's. A row whose label is at least as probable as the
-    class it would be moved to is left alone.
+    A class without any judged row has no threshold.
     """
-    rows = np.arange(len(labels))
-    chosen = rows if judged is None else np.flatnonzero(judged)
-    own = probabilities[rows, labels]
-    thresholds = np.full(probabilities.shape[1], np.inf)
-    for k in np.unique(labels[chosen]):
-        thresholds[k] = own[chosen][labels[chosen] == k].mean()
-    reached = np.where(probabilities >= thresholds, probabilities, -1.0)
-    predicted = reached.argmax(axis=1)
-    seeming = reached[rows, predicted]
-    others = probabilities.copy()
-    others[rows, labels] = -1.0
-    margins = own - others.max(axis=1)
-    wrong = chosen[(predicted != labels)[chosen] & (seeming > own)[chosen]]
-    order = wrong[np.argsort(margins[wrong], kind="stable")]
+    rows = np.arange(len(labels)) if judged is None else np.flatnonzero(judged)
+    given, each = labels[rows], np.arange(len(rows))
+    chosen = probabilities[rows]
+    own = chosen[each, given]
+    thresholds = np.full(chosen.shape[1], np.inf)
+    for k in np.unique(given):
+        thresholds[k] = own[given == k].mean()
+    others = chosen.copy()
+    others[each, given] = -1.0
+    predicted = others.argmax(axis=1)
+    margins = own - others[each, predicted]
+    num = int(((others >= thresholds - SLACK).any(axis=1) & (margins < -SLACK)).sum())
     return [
-        Suspicion(int(row), int(predicted[row]), float(own[row]), float(seeming[row]), float(margins[row]))
-        for row in order
+        Suspicion(
+            int(rows[i]), int(predicted[i]), float(own[i]), float(others[i, predicted[i]]), margin=float(margins[i])
+        )
+        for i in np.argsort(margins, kind="stable")[:num]
     ]
 
 

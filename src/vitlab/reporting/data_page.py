@@ -61,7 +61,7 @@ def _head(found: Examination) -> list[Html]:
     if found.labels is not None:
         tiles.append(("suspected labels", f"{len(found.labels.suspects):,}", f"of {found.labels.judged:,}"))
     if found.num_features:
-        tiles.append(("unlike all others", f"{len(found.outliers):,}", f"of {found.num_features:,}"))
+        tiles.append(("unlike all others", f"{len(found.outliers):,}", f"the farthest of {found.num_features:,}"))
     return [
         tag("h1", f"{short(description.name)}: what is in the data"),
         tag("p", "What to look at before a model is trained on it, the worst first in each part.", class_="lead"),
@@ -125,11 +125,9 @@ def _copies(pairs: Sequence[Pair], words: str, dataset: DataSet) -> list[Html]:
 
 def _outliers(found: Examination, dataset: DataSet) -> list[Html]:
     words = (
-        f"Their features are much farther from those of their {NEIGHBOURS} nearest pictures than is usual. Some do not"
-        " belong here, some are rare and precious."
+        f"The hundredth of the pictures whose features are farthest from those of their {NEIGHBOURS} nearest, compared"
+        " with the picture in the middle. Some may not belong here, some are rare and precious."
     )
-    if not found.outliers:
-        return _drawn(Text("No picture's features are much farther from the others' than is usual."))
     cards: list[Figure] = []
     for each in found.outliers[:MOST_SHOWN]:
         label = () if each.place.label is None else (Span(short(each.place.label, 30), "strong"), "\n")
