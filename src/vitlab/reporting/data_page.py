@@ -5,6 +5,8 @@ from importlib.resources import files
 
 import numpy as np
 
+from vitlab.core.markup import Html, tag
+from vitlab.core.thumbnails import shrunk
 from vitlab.core.words import count, duration, percent, short
 from vitlab.data.contract import DataSet
 from vitlab.data.copies import Pair, Place
@@ -13,8 +15,7 @@ from vitlab.evaluation.outliers import NEIGHBOURS
 from vitlab.inspection.document import document
 from vitlab.reporting.drawn import drawn
 from vitlab.reporting.glossary import Glossary
-from vitlab.reporting.markup import Html, tag
-from vitlab.reporting.pictures import picture_at, shrunk
+from vitlab.reporting.pictures import picture_at
 from vitlab.reporting.sections import section, table
 from vitlab.reporting.summary import tile
 from vitlab.tasks.sections import Block, Figure, Folded, Pictures, Section, Span, Table, Text, Words
