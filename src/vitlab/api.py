@@ -495,7 +495,7 @@ def embed(
 
 def examine_data(
     data: StrPath,
-    model: Model | StrPath | None = "vitlab/tiny",
+    model: Model | StrPath | None = DEFAULT,
     *,
     near: float = 0.95,
     most: int = 10_000,

@@ -11,6 +11,7 @@ from tyro.conf import Positional, arg
 from vitlab.cli.parsing import parse
 from vitlab.cli.terminal import print_json, progress_bar
 from vitlab.core.words import duration, one_line
+from vitlab.weights.box import DEFAULT
 
 if TYPE_CHECKING:
     from vitlab.data.copies import Pair, Place
@@ -50,7 +51,7 @@ COLUMNS: tuple[str, ...] = (
 class Arguments:
     data: Annotated[Positional[str], arg(metavar="DATA")]
     """A folder of class folders, a CSV, a data set's name: see docs/data.md."""
-    model: Annotated[str, arg(metavar="SOURCE")] = "vitlab/tiny"
+    model: Annotated[str, arg(metavar="SOURCE")] = DEFAULT
     """Whose features tell wrong labels, outliers and cropped copies: any checkpoint that vitlab reads."""
     features: bool = True
     """Compute features; --no-features looks for unreadable files and whole copies only, which is quicker."""
