@@ -72,12 +72,15 @@ def _head(found: Examination) -> list[Html]:
 
 def _suspects(labels: Labels, model: str, dataset: DataSet) -> list[Html]:
     words = (
-        f"A classifier on the features of {short(model)} that had not seen the picture is confident of another class."
-        f" It agrees with {percent(labels.agreement)} of the {labels.judged:,} labels. Not all of these are"
-        " mistakes: look at each, the surest first. Percentages are how sure it is."
+        f"A classifier on the features of {short(model)}, asked about each picture without having seen it, agrees with"
+        f" {percent(labels.agreement)} of the {labels.judged:,} labels."
     )
     if not labels.suspects:
-        return _drawn(Text(words.partition(" Not all")[0]), Text("No label is suspected."))
+        return _drawn(Text(f"{words} None is suspected."))
+    words += (
+        " Here it says another class. Not all of these are mistakes: look at each, the surest first. Percentages are"
+        " how sure it is."
+    )
     cards: list[Figure] = []
     for each in labels.suspects[:MOST_SHOWN]:
         caption: Words = (
