@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from vitlab.api import create, save
 from vitlab.cli import main
 
 
@@ -24,7 +25,7 @@ def photos(tmp_path: Path) -> Path:
 
 
 def test_classes_copies_and_leaks_are_told(photos: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["data", str(photos), "--csv", str(tmp_path / "copies.csv")]) == 0
+    assert main(["data", str(photos), "--no-features", "--csv", str(tmp_path / "copies.csv")]) == 0
     lines = capsys.readouterr().out.splitlines()
     assert lines[0] == "photos: 2 classes, one label per image (cats, dogs)"
     assert "test: 5 images, 2 to 3 per class" in lines
@@ -37,16 +38,12 @@ def test_classes_copies_and_leaks_are_told(photos: Path, tmp_path: Path, capsys:
     assert "under another label too: 1 of them" in lines
     with (tmp_path / "copies.csv").open(newline="", encoding="utf-8") as file:
         [row] = csv.DictReader(file)
-    assert (row["kind"], row["first split"], row["second split"], row["second label"]) == (
-        "exact",
-        "train",
-        "test",
-        "dogs",
-    )
+    assert (row["problem"], row["detail"], row["split"], row["label"]) == ("copy", "exact", "test", "dogs")
+    assert (row["copy of"], row["its split"]) == (str(photos / "train" / "cats" / "0.png"), "train")
 
 
 def test_as_json_and_without_looking(photos: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["data", str(photos), "--json"]) == 0
+    assert main(["data", str(photos), "--no-features", "--json"]) == 0
     found = json.loads(capsys.readouterr().out)
     assert found["sizes"] == {"train": 6, "val": 2, "test": 5}
     assert [(pair["kind"], pair["second"]["label"]) for pair in found["copies"]] == [("exact", "dogs")]
@@ -58,13 +55,50 @@ def test_as_json_and_without_looking(photos: Path, capsys: pytest.CaptureFixture
 
 def test_what_cannot_be_read_is_named(photos: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (photos / "train" / "cats" / "bad.jpg").write_text("no image")
-    assert main(["data", str(photos)]) == 1
+    assert main(["data", str(photos), "--no-features"]) == 1
     assert "bad.jpg is not an image that can be read." in capsys.readouterr().out
+
+
+def test_labels_and_outliers_by_a_models_features(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    rng = np.random.default_rng(0)
+    for place, name in enumerate(("cats", "dogs")):
+        (tmp_path / "photos" / name).mkdir(parents=True)
+        for i in range(30):
+            pixels = rng.integers(0, 100, (16, 16, 3), dtype=np.uint8)
+            pixels[..., 2 * place] += 150  # red or blue
+            Image.fromarray(pixels).save(tmp_path / "photos" / name / f"{name} {i}.png")
+    for name, other in (("cats", "dogs"), ("dogs", "cats")):
+        (tmp_path / "photos" / name / f"{name} 3.png").rename(tmp_path / "photos" / other / f"{name} 3.png")
+    model = create("vit-s16-224", num_classes=2, image_size=16, patch_size=4, width=16, depth=1, mlp_dim=16, heads=2)
+    save(model, tmp_path / "model")
+    command = ["data", str(tmp_path / "photos"), "--model", str(tmp_path / "model"), "--csv", str(tmp_path / "all.csv")]
+    assert main([*command, "--page", str(tmp_path / "data.html")]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    [said] = [line for line in lines if line.startswith("labels: ")]
+    assert f"by the features of {tmp_path / 'model'}" in said
+    with (tmp_path / "all.csv").open(newline="", encoding="utf-8") as file:
+        rows = [row for row in csv.DictReader(file) if row["problem"] == "label"]
+    assert {(Path(row["image"]).name, row["predicted"]) for row in rows[:2]} == {
+        ("cats 3.png", "cats"),
+        ("dogs 3.png", "dogs"),
+    }
+    assert all(-1 <= float(row["score"]) < 0 for row in rows)
+    assert "cats 3.png" in (tmp_path / "data.html").read_text(encoding="utf-8")
+    assert main([*command, "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found["num_features"] == 60
+    assert [each["place"]["where"] for each in found["labels"]["suspects"]] == [row["image"] for row in rows]
 
 
 @pytest.mark.parametrize(
     ("options", "sentence"),
-    [(["--near", "0"], "--near must be above 0"), (["--no-look", "--csv", "a.csv"], "--csv is for copies")],
+    [
+        (["--near", "0"], "--near must be above 0"),
+        (["--most", "0"], "--most must be above 0"),
+        (["--no-look", "--csv", "a.csv"], "--csv is for what is found by looking"),
+        (["--no-look", "--page", "a.html"], "--page is for what is found by looking"),
+        (["--model", "nowhere"], "nowhere"),
+    ],
 )
 def test_mistakes_are_one_sentence(
     options: list[str], sentence: str, photos: Path, capsys: pytest.CaptureFixture[str]

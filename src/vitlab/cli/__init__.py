@@ -12,7 +12,7 @@ VERBS: dict[str, tuple[str, str]] = {
     "demo": ("vitlab.cli.demo", "the whole story on embedded digits and a photo, two minutes on two cores"),
     "explore": ("vitlab.cli.explore", "the page that walks a picture through the model, in the browser"),
     "models": ("vitlab.cli.models", "the zoo: sizes, parameters, cost"),
-    "data": ("vitlab.cli.data", "what a data set holds: classes, unreadable files, copies, leaks between parts"),
+    "data": ("vitlab.cli.data", "what a data set holds: classes, copies, leaks between parts, likely wrong labels"),
     "predict": ("vitlab.cli.predict", "the top classes of images"),
     "train": ("vitlab.cli.train", "a model from a recipe; --resume continues a run"),
     "finetune": ("vitlab.cli.finetune", "a trained model for your own images"),

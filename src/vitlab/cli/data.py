@@ -1,113 +1,229 @@
 """`vitlab data`: what a data set holds, and what is wrong with it."""
 
-from collections.abc import Sequence
+import contextlib
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 from tyro.conf import Positional, arg
 
 from vitlab.cli.parsing import parse
 from vitlab.cli.terminal import print_json, progress_bar
-from vitlab.core.words import one_line
+from vitlab.core.words import duration, one_line
+from vitlab.weights.box import DEFAULT
 
 if TYPE_CHECKING:
     from vitlab.data.copies import Pair, Place
+    from vitlab.evaluation.examination import Examination
 
-DESCRIPTION = """What a data set holds, as training reads and divides it: classes, counts, unreadable files, and copies.
+DESCRIPTION = """What a data set holds, as training reads and divides it, and what is wrong with it.
 
-Copies are pictures of the same bytes, or that look the same when made small. A copy in another part is a leak: what is
-measured there was learned by heart. Copies with different labels have a wrong one. Exit status 1: some images cannot be
-read.
+Copies are pictures of the same bytes, or that look the same when made small; by a model's features cropped and mirrored
+ones are found too. A copy in another part is a leak: what is measured there was learned by heart. Copies with different
+labels have a wrong one. Labels are likely wrong where a classifier on the features that did not see the image is
+confident of another class; outliers are the hundredth that is farthest from
+all others. Exit status 1: some images cannot be read.
 
 Examples:
   vitlab data photos/
-  vitlab data photos/ --csv copies.csv
+  vitlab data photos/ --page photos.html --csv photos.csv
+  vitlab data photos/ --model runs/mine
+  vitlab data photos/ --no-features
   vitlab data cifar10 --no-look --json
 """
-SHOWN = 5  # pairs of each kind, on a terminal
+SHOWN = 5  # of each kind, on a terminal
+COLUMNS: tuple[str, ...] = (
+    "problem",
+    "image",
+    "split",
+    "label",
+    "score",
+    "predicted",
+    "copy of",
+    "its split",
+    "its label",
+    "detail",
+)
 
 
 @dataclass(frozen=True)
 class Arguments:
     data: Annotated[Positional[str], arg(metavar="DATA")]
     """A folder of class folders, a CSV, a data set's name: see docs/data.md."""
+    model: Annotated[str, arg(metavar="SOURCE")] = DEFAULT
+    """Whose features tell wrong labels, outliers and cropped copies: any checkpoint that vitlab reads."""
+    features: bool = True
+    """Compute features; --no-features looks for unreadable files and whole copies only, which is quicker."""
+    most: int = 10_000
+    """Images whose features are computed, evenly spread, so that large sets take minutes."""
     look: bool = True
-    """Decode every image, to find what cannot be read and copies; --no-look only counts."""
+    """Decode every image; --no-look only counts."""
     near: float = 0.95
     """How alike two pictures are that are called copies: a correlation, at most 1; above 1 only equal files are."""
+    page: Path | None = None
+    """Write an HTML page with thumbnails to this file."""
     csv: Path | None = None
-    """Write a table of all copies to this file."""
+    """Write a table of all that was found to this file."""
     json: bool = False
     """Print one JSON document."""
+    batch_size: int = 64
+    """How many images go through the model at once."""
+    device: str | None = None
+    """cpu, cuda, ...; by default a GPU where there is one."""
 
 
 def main(arguments: Sequence[str]) -> int:
     given = parse(Arguments, arguments, prog="vitlab data", description=DESCRIPTION, config=())
     from vitlab.core.errors import Error
-    from vitlab.data.copies import find_copies
+
+    for name, value in (("--near", given.near), ("--most", given.most), ("--batch-size", given.batch_size)):
+        if not value > 0:
+            raise Error(f"{name} must be above 0, not {value}.")
+    if not given.look and (given.csv is not None or given.page is not None):
+        name = "--csv" if given.csv is not None else "--page"
+        raise Error(f"{name} is for what is found by looking, and --no-look does not look: leave one of them out.")
+    found = _examined(given) if given.look else _counted(given.data)
+    if given.csv is not None:
+        _write(given.csv, found)
+    if given.json:
+        print_json(_plain(found))
+    else:
+        for line in [*found.description.lines(), *_lines(found)]:
+            print(one_line(line))
+        if given.page is not None:
+            print(one_line(f"with thumbnails: {given.page}"))
+    return int(bool(found.description.unreadable))
+
+
+def _examined(given: Arguments) -> "Examination":
+    from vitlab import api
+
+    return api.examine_data(
+        given.data,
+        given.model if given.features else None,
+        near=given.near,
+        most=given.most,
+        page=given.page,
+        batch_size=given.batch_size,
+        device=given.device,
+        stage=_bar,
+    )
+
+
+def _counted(data: str) -> "Examination":
     from vitlab.data.open import describe
+    from vitlab.evaluation.examination import Examination
     from vitlab.training.plan import open_parts
     from vitlab.training.recipe import DataChoice, Recipe
 
-    if not given.near > 0:
-        raise Error(f"--near must be above 0, not {given.near}.")
-    if given.csv is not None and not given.look:
-        raise Error("--csv is for copies, which --no-look does not look for: leave one of them out.")
-    dataset = open_parts(Recipe(data=DataChoice(source=given.data)))
-    description = describe(dataset, look=given.look)
-    pairs: list[Pair] = []
-    if given.look:
-        with progress_bar("Looking for copies", sum(description.sizes.values()), at_least=500) as progress:
-            pairs = find_copies(dataset, near=given.near, progress=progress)
-    if given.csv is not None:
-        _write(given.csv, pairs)
-    if given.json:
-        print_json({**asdict(description), "copies": [asdict(pair) for pair in pairs]})
-    else:
-        for line in [*description.lines(), *(_lines(pairs) if given.look else [])]:
-            print(one_line(line))
-    return int(bool(description.unreadable))
+    return Examination(describe(open_parts(Recipe(data=DataChoice(source=data)))))
 
 
-def _lines(pairs: Sequence["Pair"]) -> list[str]:
-    """Copies in words, what is worse first."""
+@contextlib.contextmanager
+def _bar(title: str, total: int) -> Iterator[Callable[[int, int], None] | None]:
+    with progress_bar(title, total, at_least=500) as progress:
+        yield progress
+
+
+def _plain(found: "Examination") -> dict[str, Any]:
+    """The description's fields, and beside them what was found."""
+    plain = asdict(found)
+    return {**plain.pop("description"), **plain}
+
+
+def _lines(found: "Examination") -> list[str]:
+    """What was found in words, what is worse first in each kind."""
+    if not found.description.looked_at:
+        return []
+    lines = _copies(found)
+    if found.labels is not None:
+        labels = found.labels
+        lines.append(
+            f"labels: {len(labels.suspects):,} of {labels.judged:,} are likely wrong, by the features of {found.model},"
+            f" which agree with {labels.agreement:.1%}"
+        )
+        lines += _first(
+            [
+                f"{_named(each.place)} looks like {each.predicted} ({each.predicted_probability:.0%})"
+                for each in labels.suspects
+            ]
+        )
+    if found.num_features:
+        lines.append(
+            f"outliers: the {len(found.outliers):,} of {found.num_features:,} that are farthest from all others"
+        )
+        lines += _first([f"{_named(each.place)}, {each.times:.1f} times as far as usual" for each in found.outliers])
+    return [*lines, *found.notes, f"looked at in {duration(found.seconds)}"]
+
+
+def _copies(found: "Examination") -> list[str]:
+    pairs = found.copies
     if not pairs:
         return ["copies: none were found"]
     exact = sum(pair.kind == "exact" for pair in pairs)
+    near = sum(pair.kind == "near" for pair in pairs)
     copies = "image is a copy of another" if len(pairs) == 1 else "images are copies of others"
-    lines = [f"copies: {len(pairs):,} {copies}, {exact:,} exactly and {len(pairs) - exact:,} nearly"]
-    leaks = [pair for pair in pairs if pair.leaks]
-    wrong = [pair for pair in pairs if pair.disagrees]
-    for title, found in (("in another part too (a leak)", leaks), ("under another label too", wrong)):
-        if found:
-            lines.append(f"{title}: {len(found):,} of them")
-            lines += [f"  {_words(pair)}" for pair in found[:SHOWN]]
-            if len(found) > SHOWN:
-                lines.append(f"  and {len(found) - SHOWN:,} more (--csv FILE lists them)")
+    cut = f", {len(pairs) - exact - near:,} cropped or mirrored" if found.num_features else ""
+    lines = [f"copies: {len(pairs):,} {copies}, {exact:,} exactly and {near:,} nearly{cut}"]
+    for title, some in (
+        ("in another part too (a leak)", found.leaks),
+        ("under another label too", found.disagreeing),
+    ):
+        if some:
+            lines.append(f"{title}: {len(some):,} of them")
+            lines += _first([_words(pair) for pair in some])
     return lines
+
+
+def _first(items: Sequence[str]) -> list[str]:
+    lines = [f"  {item}" for item in items[:SHOWN]]
+    more = len(items) - SHOWN
+    return [*lines, f"  and {more:,} more (--page or --csv FILE has them)"] if more > 0 else lines
 
 
 def _words(pair: "Pair") -> str:
     alike = "" if pair.kind == "exact" else f", {pair.similarity:.0%} alike"
-    return f"{_named(pair.second)} is a copy of {_named(pair.first)}{alike}"
+    cut = f" {pair.kind}" if pair.kind in ("cropped", "mirrored") else ""
+    return f"{_named(pair.second)} is a{cut} copy of {_named(pair.first)}{alike}"
 
 
 def _named(place: "Place") -> str:
     return f"{place.where} ({place.split}{'' if place.label is None else f', {place.label}'})"
 
 
-def _write(path: Path, pairs: Sequence["Pair"]) -> None:
+def _write(path: Path, found: "Examination") -> None:
+    """A line per problem; `score` is the likeness of copies, the margin of labels, the distance of outliers."""
     import csv
 
     from vitlab.core.files import atomic_file
 
-    columns = ["kind", "similarity", "first", "first split", "first label", "second", "second split", "second label"]
-    with atomic_file(path) as part, part.open("w", newline="", encoding="utf-8") as file:
-        table = csv.writer(file)
-        table.writerow(columns)
-        for pair in pairs:
-            one, two = pair.first, pair.second
-            table.writerow(
-                [pair.kind, f"{pair.similarity:.4f}", one.where, one.split, one.label, two.where, two.split, two.label]
-            )
+    with (
+        atomic_file(path) as part,
+        part.open("w", newline="", encoding="utf-8", errors="backslashreplace") as file,
+    ):
+        table = csv.DictWriter(file, COLUMNS, restval="")
+        table.writeheader()
+        table.writerows(_rows(found))
+
+
+def _rows(found: "Examination") -> Iterator[dict[str, str | None]]:
+    for item in found.description.unreadable:
+        yield {"problem": "unreadable", "image": item.where, "split": item.split, "detail": one_line(item.reason)}
+    for pair in found.copies:
+        first = {"copy of": pair.first.where, "its split": pair.first.split, "its label": pair.first.label}
+        yield {
+            "problem": "copy",
+            **_cells(pair.second),
+            "score": f"{pair.similarity:.4f}",
+            **first,
+            "detail": pair.kind,
+        }
+    for each in () if found.labels is None else found.labels.suspects:
+        yield {"problem": "label", **_cells(each.place), "score": f"{each.margin:.4f}", "predicted": each.predicted}
+    for each in found.outliers:
+        yield {"problem": "outlier", **_cells(each.place), "score": f"{each.distance:.4f}"}
+
+
+def _cells(place: "Place") -> dict[str, str | None]:
+    return {"image": place.where, "split": place.split, "label": place.label}

@@ -9,7 +9,7 @@ import hashlib
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import Final, Literal
+from typing import Final, Literal, TypeAlias
 
 import numpy as np
 from jaxtyping import Float
@@ -22,9 +22,10 @@ from vitlab.data.decoding import decode
 SIDE: Final = 16
 SMALLEST: Final = 24  # px: smaller pictures of one kind, as digits, look alike without being copies
 FLAT: Final = 4.0  # levels of 255: the standard deviation below which a picture has no structure
-NEAR: Final = 0.95  # the correlation from which two pictures are called copies: docs/results/copies.md
+NEAR: Final = 0.95  # the correlation from which two pictures are called copies: docs/results/data.md
 ROWS: Final = 1024  # that are compared with all at a time
 TOGETHER: Final = 64  # images that a thread looks at
+Kind: TypeAlias = Literal["exact", "near", "cropped", "mirrored"]  # the last two are of vitlab.data.crops
 
 
 @dataclass(frozen=True)
@@ -41,7 +42,7 @@ class Place:
 class Pair:
     """Two images that are copies of each other; the first is that of the earlier part, or the earlier one."""
 
-    kind: Literal["exact", "near"]
+    kind: Kind
     similarity: float
     first: Place
     second: Place
@@ -75,7 +76,7 @@ def find_copies(
                 if progress is not None:
                     progress(done, total)
                 for index, each in found:
-                    places.append(_place(dataset, name, split, index))
+                    places.append(place_of(dataset, name, split, index))
                     seen.append(each)
     if not seen:
         return []
@@ -117,9 +118,7 @@ def _stacked(seen: list[_Seen]) -> Float[Array, "n 256"]:
     return np.stack([each.levels for each in seen])
 
 
-def _pairs(
-    digests: list[bytes], levels: Float[Array, "n 256"], near: float
-) -> Iterator[tuple[Literal["exact", "near"], float, int, int]]:
+def _pairs(digests: list[bytes], levels: Float[Array, "n 256"], near: float) -> Iterator[tuple[Kind, float, int, int]]:
     """(kind, similarity, earlier image, image) for each image that has an earlier copy, with the first of those."""
     first: dict[bytes, int] = {}
     for start in range(0, len(levels), ROWS):
@@ -133,6 +132,7 @@ def _pairs(
                 yield "near", min(float(likeness[row, earlier]), 1.0), earlier, second
 
 
-def _place(dataset: DataSet, name: str, split: Split, index: int) -> Place:
+def place_of(dataset: DataSet, name: str, split: Split, index: int) -> Place:
+    """What an image of a part is called, with its class where it has one."""
     label = dataset.classes[int(split.labels[index])] if split.has_classes and split.label.kind == "class" else None
     return Place(name, index, split.images.where(index), label)

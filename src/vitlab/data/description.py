@@ -1,8 +1,9 @@
 """What a data set was understood to be, in words, and which of its images cannot be read."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 import numpy as np
 
@@ -22,6 +23,20 @@ class Unreadable:
 
 
 @dataclass(frozen=True)
+class PictureSizes:
+    """Width and height in pixels of the smallest picture, the one in the middle and the largest, by their areas."""
+
+    smallest: tuple[int, int]
+    median: tuple[int, int]
+    largest: tuple[int, int]
+
+    def words(self) -> str:
+        """'500 x 375 pixels in the middle, from 96 x 96 to 4032 x 3024'."""
+        low, mid, high = (f"{width:,} x {height:,}" for width, height in (self.smallest, self.median, self.largest))
+        return f"all of {mid} pixels" if low == mid == high else f"{mid} pixels in the middle, from {low} to {high}"
+
+
+@dataclass(frozen=True)
 class Description:
     """What a data set holds."""
 
@@ -35,6 +50,7 @@ class Description:
     unreadable: tuple[Unreadable, ...] = ()  # those of them that could not be
     mask_classes: tuple[str, ...] = ()  # of the pixels, where there are masks
     numbers: bool = False  # whether labels are numbers to predict
+    pictures: PictureSizes | None = None  # of those that were decoded
 
     @property
     def imbalance(self) -> float | None:
@@ -64,13 +80,17 @@ class Description:
             lines += [f"  {item.reason}" for item in self.unreadable[:10]]
             if len(self.unreadable) > 10:
                 lines.append(f"  and {len(self.unreadable) - 10:,} more")
+        if self.pictures is not None:
+            lines.append(f"pictures: {self.pictures.words()}")
         return [*lines, *self.notes]
 
     def __str__(self) -> str:
         return "\n".join(self.lines())
 
 
-def describe(dataset: DataSet, *, look: bool | int = False) -> Description:
+def describe(
+    dataset: DataSet, *, look: bool | int = False, progress: Callable[[int, int], None] | None = None
+) -> Description:
     """What a data set holds; with `look`, all images or so many of each part are decoded to find what cannot be."""
     parts = dataset.splits.values()
     counts = {
@@ -82,10 +102,15 @@ def describe(dataset: DataSet, *, look: bool | int = False) -> Description:
     numbers = any("label" in part.targets and not part.has_classes for part in parts)
     sizes = {split: len(part) for split, part in dataset.splits.items()}
     chosen = {split: _spread(len(part), len(part) if look is True else look) for split, part in dataset.splits.items()}
-    found = tuple(
-        replace(item, split=split) for split, part in dataset.splits.items() for item in scan(part, chosen[split])
-    )
-    looked_at = sum(map(len, chosen.values()))
+    looked_at, done = sum(map(len, chosen.values())), 0
+    found, shapes = list[Unreadable](), list[tuple[int, int]]()
+    for split, part in dataset.splits.items():
+        for seen in _looks(part, chosen[split]):
+            found += [replace(item, split=split) for item in seen.unreadable]
+            shapes += seen.sizes
+            done += seen.num
+            if progress is not None:
+                progress(done, looked_at)
     return Description(
         dataset.name,
         dataset.classes,
@@ -94,9 +119,10 @@ def describe(dataset: DataSet, *, look: bool | int = False) -> Description:
         sizes,
         dataset.notes,
         looked_at,
-        found,
+        tuple(found),
         masks,
         numbers,
+        _sizes(shapes),
     )
 
 
@@ -106,9 +132,23 @@ def scan(split: Split, indices: Array | None = None, *, threads: int = 8) -> lis
     An image whose mask cannot be decoded counts as one.
     """
     chosen = np.arange(len(split)) if indices is None else indices
+    return [item for seen in _looks(split, chosen, threads) for item in seen.unreadable]
+
+
+class _Seen(NamedTuple):
+    num: int
+    unreadable: list[Unreadable]
+    sizes: list[tuple[int, int]]  # width and height of those that can be read
+
+
+def _looks(split: Split, chosen: Array, threads: int = 8) -> Iterator[_Seen]:
     with ThreadPoolExecutor(threads) as pool:
-        found = pool.map(lambda part: _scan(split, part), np.array_split(chosen, max(1, len(chosen) // 16)))
-        return [item for part in found for item in part]
+        yield from pool.map(lambda part: _look(split, part), np.array_split(chosen, max(1, len(chosen) // 16)))
+
+
+def _sizes(shapes: list[tuple[int, int]]) -> PictureSizes | None:
+    ordered = sorted(shapes, key=lambda shape: (shape[0] * shape[1], shape))
+    return PictureSizes(ordered[0], ordered[len(ordered) // 2], ordered[-1]) if ordered else None
 
 
 def _spread(num: int, most: int) -> Array:
@@ -116,8 +156,8 @@ def _spread(num: int, most: int) -> Array:
     return np.arange(num) if num <= most else np.arange(most) * num // max(most, 1)
 
 
-def _scan(split: Split, indices: Sequence[int]) -> list[Unreadable]:
-    found: list[Unreadable] = []
+def _look(split: Split, indices: Sequence[int]) -> _Seen:
+    found, sizes = list[Unreadable](), list[tuple[int, int]]()
     images, masks = split.images, [target for target in split.targets.values() if isinstance(target, Masks)]
     for index in map(int, indices):
         try:
@@ -126,7 +166,9 @@ def _scan(split: Split, indices: Sequence[int]) -> list[Unreadable]:
                 read_mask(mask, index, pixels.shape[:2])
         except ImageError as error:
             found.append(Unreadable(index, images.where(index), str(error)))
-    return found
+        else:
+            sizes.append((pixels.shape[1], pixels.shape[0]))
+    return _Seen(len(indices), found, sizes)
 
 
 def _each(counts: Sequence[int] | None) -> str:

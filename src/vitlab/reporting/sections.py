@@ -32,7 +32,7 @@ def cost(facts: Facts) -> list[Html]:
         rows.append((term("FLOPs", "arithmetic for one picture"), flops(facts.model_cost["flops"])))
         if spent is not None and spent.images:
             rows.append((term("FLOPs", "arithmetic of the training"), _arithmetic(facts.model_cost["flops"], spent)))
-    return [_table(rows)]
+    return [table(rows)]
 
 
 def how(facts: Facts) -> list[Html]:
@@ -44,7 +44,7 @@ def how(facts: Facts) -> list[Html]:
         if (processes := record.environment.get("processes", 1)) != 1:
             parts.append(tag("p", f"It was started on {processes} processes (torchrun)."))
     if rows := _environment(record):
-        parts.append(tag("details", tag("summary", "The environment"), _table(rows), class_="printed"))
+        parts.append(tag("details", tag("summary", "The environment"), table(rows), class_="printed"))
     recipe = json.dumps(record.recipe, indent=2, ensure_ascii=False)
     parts.append(tag("details", tag("summary", "The complete recipe"), tag("pre", recipe)))
     if facts.notes:
@@ -84,7 +84,8 @@ def _arithmetic(forward: float, spent: Spent) -> str:
     return f"{flops(whole * 1e18)} ({number(whole)} exaFLOPs)"
 
 
-def _table(rows: Sequence[tuple[str, str]]) -> Html:
+def table(rows: Sequence[tuple[str, str]]) -> Html:
+    """Names and values beside them."""
     lines = [tag("tr", tag("th", name, scope="row"), tag("td", value)) for name, value in rows]
     return tag("table", tag("tbody", *lines), class_="plain")
 

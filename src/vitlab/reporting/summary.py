@@ -80,16 +80,17 @@ def _progress(facts: Facts) -> list[Html]:
 
 
 def _tiles(facts: Facts, opening: Opening, glossary: Glossary) -> list[Html]:
-    tiles = [_tile(spoken(tile.name, glossary), tile.value, tile.more) for tile in opening.tiles]
+    tiles = [tile(spoken(each.name, glossary), each.value, each.more) for each in opening.tiles]
     if facts.num_train:
-        tiles.append(_tile("learned from", f"{facts.num_train:,}", opening.learned_from))
+        tiles.append(tile("learned from", f"{facts.num_train:,}", opening.learned_from))
     if facts.spent is not None and facts.spent.images:
-        tiles.append(_tile("training took", duration(facts.spent.seconds), facts.record.device))
+        tiles.append(tile("training took", duration(facts.spent.seconds), facts.record.device))
     if facts.model_cost is not None:
-        tiles.append(_tile(term("parameters", "size"), millions(facts.model_cost["parameters"]), "parameters"))
+        tiles.append(tile(term("parameters", "size"), millions(facts.model_cost["parameters"]), "parameters"))
     return tiles
 
 
-def _tile(name: str, value: str, more: str) -> Html:
+def tile(name: str, value: str, more: str) -> Html:
+    """A number that matters."""
     value_and_more = tag("dd", tag("div", value, class_="big"), tag("div", more, class_="small"))
     return tag("div", tag("dt", name), value_and_more, class_="tile")
