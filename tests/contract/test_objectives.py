@@ -47,13 +47,13 @@ every = pytest.mark.parametrize(
 OPTIONS: dict[str, dict[str, Any]] = {
     "supervised": {},
     "distillation": {"teacher": "TEACHER", "kind": "soft", "alpha": 0.25, "tau": 2.0},
-    "masked-patches": {"fraction": 0.75, "mask_share": 0.5, "random_share": 0.25, "target": "thumbnail"},
+    "masked-patches": {"fraction": 0.75, "mask_share": 0.5, "random_share": 0.25, "target": "pixels"},
     "mae": {
         "mask_ratio": 0.5,
         "decoder_width": 16,
         "decoder_depth": 1,
         "decoder_heads": 2,
-        "normalized": False,
+        "target": "pixels",
     },
     MAE: {"mask_ratio": 0.5, "width": 32},
 }

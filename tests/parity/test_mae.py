@@ -2,7 +2,7 @@
 
 import importlib
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import pytest
 import torch
@@ -66,9 +66,9 @@ def copy_decoder(theirs: Any, ours: MaskedAutoencoder) -> list[tuple[nn.Paramete
     return pairs
 
 
-@pytest.mark.parametrize("normalized", [True, False])
+@pytest.mark.parametrize("target", ["normalized", "pixels"])
 @pytest.mark.parametrize("ratio", [0.75, 0.5])
-def test_loss_and_gradients(tmp_path: Path, normalized: bool, ratio: float) -> None:
+def test_loss_and_gradients(tmp_path: Path, target: Literal["normalized", "pixels"], ratio: float) -> None:
     sizes = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 48}
     decoder = {"decoder_hidden_size": 16, "decoder_num_hidden_layers": 2, "decoder_num_attention_heads": 2}
     config = hf.ViTMAEConfig(
@@ -79,13 +79,13 @@ def test_loss_and_gradients(tmp_path: Path, normalized: bool, ratio: float) -> N
         patch_size=8,
         layer_norm_eps=1e-6,
         mask_ratio=ratio,
-        norm_pix_loss=normalized,
+        norm_pix_loss=target == "normalized",
     )
     theirs: Any = randomised(hf.ViTMAEForPreTraining(config))
     theirs.save_pretrained(tmp_path)
     model = load(tmp_path, num_classes=0)
     shape = {"decoder_width": 16, "decoder_depth": 2, "decoder_heads": 2}
-    ours = MaskedAutoencoder(MAEOptions(**shape, mask_ratio=ratio, normalized=normalized), model)
+    ours = MaskedAutoencoder(MAEOptions(**shape, mask_ratio=ratio, target=target), model)
     pairs = copy_decoder(theirs, ours)
     images, places = torch.randn(5, 3, 32, 32, generator=torch.Generator().manual_seed(3)), torch.arange(100, 105)
     noise = ours.order(places).argsort(dim=1).float()  # sorted by it, patches come in our order

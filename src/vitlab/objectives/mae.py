@@ -5,7 +5,7 @@ pixels of the removed ones from the encoded tokens and a mask token at each remo
 """
 
 from dataclasses import dataclass
-from typing import Annotated, final
+from typing import Annotated, Literal, final
 
 import torch
 import torch.nn.functional as F
@@ -35,7 +35,8 @@ class MAEOptions:
     decoder_width: PositiveInt = 512
     decoder_depth: PositiveInt = 8
     decoder_heads: PositiveInt = 16
-    normalized: bool = True  # each patch's pixels less their mean and over their deviation are predicted
+    target: Literal["normalized", "pixels"] = "normalized"
+    """normalized: each patch's pixels less their mean and over their deviation; pixels: as they are."""
 
     def __post_init__(self) -> None:
         check_fields(self, "objective.")
@@ -90,7 +91,7 @@ class MaskedAutoencoder(PatchObjective):
         if num < 2:
             raise ConfigError("mae needs images of two patches at least: choose a larger image or a smaller patch.")
         kept = min(max(int(num * (1 - options.mask_ratio)), 1), num - 1)
-        self.sizes, self.normalized = (kept, num - kept), options.normalized
+        self.sizes, self.normalized = (kept, num - kept), options.target == "normalized"
         self.decoder = Decoder(options, self.patches.width, self.patches)
 
     def predicted(

@@ -9,7 +9,7 @@ of 4096, 40 epochs of warm-up, 800 epochs, crops of at least a fifth and flips. 
 batches of 1024, a rate that falls from layer to layer, mean pooling.
 
 The small ones have the model of the supervised recipe for the same set, which starts from them with
---model.source RUN --model.pretrained True.
+--model.source RUN --model.pretrained.
 """
 
 from collections.abc import Callable
@@ -164,7 +164,7 @@ def mae_cifar10() -> Recipe:
 
     Command: vitlab train mae-cifar10 --data.source PATH
     Hardware and time: meant for one H200 and some minutes; not run here.
-    Score: none seen here. `vitlab train cifar10 --model.source RUN --model.pretrained True` fine-tunes it.
+    Score: none seen here. `vitlab train cifar10 --model.source RUN --model.pretrained` fine-tunes it.
     """
     return _on_photos(cifar10(), "mae-cifar10", Choice("mae", DECODER), epochs=400)
 
@@ -174,7 +174,7 @@ def masked_patches_cifar10() -> Recipe:
 
     Command: vitlab train masked-patches-cifar10 --data.source PATH
     Hardware and time: meant for one H200 and some minutes; not run here.
-    Score: none seen here. `vitlab train cifar10 --model.source RUN --model.pretrained True` fine-tunes it.
+    Score: none seen here. `vitlab train cifar10 --model.source RUN --model.pretrained` fine-tunes it.
     """
     return _on_photos(cifar10(), "masked-patches-cifar10", Choice("masked-patches"), epochs=200)
 
@@ -184,7 +184,7 @@ def mae_tiny_imagenet() -> Recipe:
 
     Command: vitlab train mae-tiny-imagenet --data.source PATH
     Hardware and time: meant for one H200 and some minutes; not run here.
-    Score: none seen here. `vitlab train tiny-imagenet --model.source RUN --model.pretrained True` fine-tunes it.
+    Score: none seen here. `vitlab train tiny-imagenet --model.source RUN --model.pretrained` fine-tunes it.
     """
     return _on_photos(tiny_imagenet(), "mae-tiny-imagenet", Choice("mae", DECODER), epochs=200)
 
@@ -194,7 +194,7 @@ def masked_patches_tiny_imagenet() -> Recipe:
 
     Command: vitlab train masked-patches-tiny-imagenet --data.source PATH
     Hardware and time: meant for one H200 and some minutes; not run here.
-    Score: none seen here. `vitlab train tiny-imagenet --model.source RUN --model.pretrained True` fine-tunes it.
+    Score: none seen here. `vitlab train tiny-imagenet --model.source RUN --model.pretrained` fine-tunes it.
     """
     return _on_photos(tiny_imagenet(), "masked-patches-tiny-imagenet", Choice("masked-patches"), epochs=100)
 

@@ -50,7 +50,7 @@ def test_who_says_nothing_is_wrong_by_the_variance_of_removed_patches() -> None:
 
 
 def test_pixels_as_they_are_by_numpy() -> None:
-    model, objective = made(options={"normalized": False})
+    model, objective = made(options={"target": "pixels"})
     silent(objective)
     batch = a_batch()
     removed = objective.order(batch.places)[:, 4:]
@@ -137,7 +137,7 @@ def test_models_that_cannot_are_refused_in_a_sentence() -> None:
 
 
 def test_pictures_show_what_is_left_and_what_is_filled_in() -> None:
-    model, objective = made(options={"normalized": True})
+    model, objective = made()
     silent(objective)
     batch = a_batch(2)
     shown = objective.show(model, batch)

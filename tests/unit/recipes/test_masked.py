@@ -20,7 +20,7 @@ def test_mae_as_its_authors_have_it(size: str) -> None:
     assert (recipe.schedule.total, recipe.schedule.warmup) == ("800 epochs", "40 epochs")
     assert (recipe.augmentation.crop_area, recipe.augmentation.policy) == ((0.2, 1.0), "none")
     decoder = {"decoder_width": 512, "decoder_depth": 8, "decoder_heads": 16}
-    assert recipe.objective.options == {**decoder, "mask_ratio": 0.75, "normalized": True}
+    assert recipe.objective.options == {**decoder, "mask_ratio": 0.75, "target": "normalized"}
     tuned = find_recipe(f"mae-{size}-imagenet-finetuned")
     base, decay = (5e-4, 0.65) if size == "b16" else (1e-3, 0.75)
     assert tuned.optimizer.lr == pytest.approx(base * 1024 / 256)

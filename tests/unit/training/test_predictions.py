@@ -39,6 +39,8 @@ def test_a_run_keeps_its_last_pictures_and_its_report_shows_them(
     assert shown.title in page
     assert page.count("<figcaption>the picture</figcaption>") == 6
     assert "at step 6" in page
+    assert "collapsed" not in page
+    assert "Right by the nearest training pictures" in page
 
 
 def test_the_same_patches_each_time(recipe: Recipe, tmp_path: Path) -> None:
