@@ -32,6 +32,7 @@ from vitlab.training.compiling import can_compile
 from vitlab.training.distribution import World, count_of, wrap
 from vitlab.training.ema import Ema
 from vitlab.training.execution import Execution
+from vitlab.training.hooks import Clock
 from vitlab.training.learner import Learner
 from vitlab.training.log import ProgressView, Sink
 from vitlab.training.loop import Hook
@@ -125,7 +126,7 @@ class Run:
             hooks.Checkpoints(state, stepper, plan.folder / "checkpoints", plan.intervals.checkpoint, clock),
         ]
 
-    def _predictions(self, clock: hooks.Clock) -> Predictions:
+    def _predictions(self, clock: Clock) -> Predictions:
         return Predictions(
             self.state,
             self.plan.parts,
