@@ -109,6 +109,8 @@ CASES = (
         VIT,
         f"--objective.teacher {TRAINED_VIT} --model.image-size 8 --model.drop-path 0 --no-compile",
     ),
+    _train("masked-patches", "masked-patches-digits"),
+    _train("mae", "mae-digits"),
     _train("pretraining", "vit-b32-jft", DIGITS, VIT, "--no-compile"),
     _train("finetuning", "finetune-cifar10", DIGITS, f"--model.source {TRAINED_VIT} --model.image-size 16"),
     _train("bit", "bit-cifar10", DIGITS, f"--model.source {TRAINED_BIT} --model.image-size 32"),

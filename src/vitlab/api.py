@@ -35,7 +35,7 @@ if TYPE_CHECKING:  # what only training and measuring need is imported when some
     from vitlab.exporting.int8 import Quantized
     from vitlab.exporting.program import Exported, Precision, Sizes
     from vitlab.inference.embed import Embedding
-    from vitlab.inspection.gather import Inspection
+    from vitlab.inspection.gather import Inspection, Predict
     from vitlab.objectives.contract import Objective
     from vitlab.reporting.make import Plan, Report
     from vitlab.reporting.purpose import Purpose
@@ -384,8 +384,23 @@ def inspect(
             limit=limit,
             num_shown=show,
             batch_size=batch_size,
+            predict=_predictions(model, loaded),
             progress=progress,
         )
+
+
+def _predictions(source: Model | StrPath, model: Model) -> "Predict | None":
+    """What the objective of a run says of pictures, where the model is a run's and its objective shows that."""
+    run = None if isinstance(source, Model) else Path(source)
+    if run is None or not (run / "recipe.json").is_file():
+        return None
+    from vitlab.training.trained import predicting
+
+    try:
+        return predicting(run, model)
+    except Error as error:  # everything else can be looked at
+        log.warning("The predictions of %s cannot be shown: %s", run, error)
+        return None
 
 
 @contextlib.contextmanager

@@ -312,7 +312,7 @@ def test_entry_points_make_names(installed: dict[str, dict[str, str]], tmp_path:
     [prediction] = vitlab.predict(tmp_path / "run", [np.zeros((16, 16, 3), np.uint8)])
     assert prediction.answer is not None
     assert set(prediction.answer.numbers) == {"value"}
-    mae = ["train", "digits", "--objective", "mae", *MAE[:-2], "--out", str(tmp_path / "mae")]
+    mae = ["train", "digits", "--objective", "my-mae", *MAE[:-2], "--out", str(tmp_path / "mae")]
     assert main([*mae, "--schedule.total", "2 steps"]) == 0
 
 

@@ -40,11 +40,21 @@ from vitlab.training.recipe import Recipe, read_recipe
 
 MAE = documented.named("objective")
 NAMES = [*OBJECTIVES.names(), MAE]
-every = pytest.mark.parametrize("name", NAMES, ids=[*OBJECTIVES.names(), "mae"])  # a path is another in each process
+every = pytest.mark.parametrize(
+    "name", NAMES, ids=[*OBJECTIVES.names(), "documented"]
+)  # a path is another in each process
 # every option of every objective, away from its default; TEACHER stands for a model that is there
 OPTIONS: dict[str, dict[str, Any]] = {
     "supervised": {},
     "distillation": {"teacher": "TEACHER", "kind": "soft", "alpha": 0.25, "tau": 2.0},
+    "masked-patches": {"fraction": 0.75, "mask_share": 0.5, "random_share": 0.25, "target": "pixels"},
+    "mae": {
+        "mask_ratio": 0.5,
+        "decoder_width": 16,
+        "decoder_depth": 1,
+        "decoder_heads": 2,
+        "target": "pixels",
+    },
     MAE: {"mask_ratio": 0.5, "width": 32},
 }
 # models with parts that not every path through them takes

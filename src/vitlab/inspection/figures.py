@@ -1,7 +1,7 @@
 """Figures from arrays, without pyplot. Their colours are told apart by colour-blind readers and in grey print."""
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, TypeAlias
 
 import matplotlib as mpl
@@ -93,6 +93,19 @@ def rollout_figure(pixels: Array, maps: Mapping[str, Array]) -> Figure:
     for place, (title, panel) in enumerate(panels.items()):
         axes = figure.add_subplot(1, len(panels), place + 1)
         axes.imshow(panel, interpolation="nearest" if factor > 1 else "antialiased")
+        axes.set_title(title)
+        _bare(axes)
+    return figure
+
+
+@mpl.rc_context(STYLE)
+def pictures_figure(pictures: Sequence[tuple[str, Array]]) -> Figure:
+    """Pictures [H, W, 3] of one size side by side, each under its title."""
+    height, width = pictures[0][1].shape[:2]
+    figure = _figure(2.3 * len(pictures), 2.3 * min(height / width, 2.5) + 0.3)
+    for place, (title, picture) in enumerate(pictures):
+        axes = figure.add_subplot(1, len(pictures), place + 1)
+        axes.imshow(picture, interpolation="nearest" if max(height, width) < 96 else "antialiased")
         axes.set_title(title)
         _bare(axes)
     return figure

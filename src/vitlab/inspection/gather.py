@@ -3,9 +3,9 @@
 import itertools
 import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import final
+from typing import TypeAlias, final
 
 import numpy as np
 from PIL import Image
@@ -17,8 +17,11 @@ from vitlab.data.contract import DataSet, Split
 from vitlab.data.decoding import Input, read_image, read_picture
 from vitlab.data.open import open_data
 from vitlab.inspection.examine import Findings, examine
+from vitlab.inspection.view import Predicted
 from vitlab.inspection.write import write
 from vitlab.models.contract import Model
+
+Predict: TypeAlias = Callable[[Sequence[Image.Image]], Sequence[Predicted]]
 
 
 @dataclass(frozen=True)
@@ -52,11 +55,13 @@ def inspect_pictures(
     limit: int = 128,
     num_shown: int = 8,
     batch_size: int = 8,
+    predict: Predict | None = None,
     progress: Callable[[int, int], None] | None = None,
 ) -> Inspection:
     """Maps of the first `num_shown` items, averages over at most `limit` of the data set or else of the items.
 
-    `layers` count from 0; files are written where `out` is given.
+    `layers` count from 0; files are written where `out` is given. `predict` tells what the objective that trained the
+    model says of pictures.
     """
     for what, value, least in (("limit", limit, 1), ("batch size", batch_size, 1), ("number shown", num_shown, 0)):
         if value < least:
@@ -88,6 +93,10 @@ def inspect_pictures(
     )
     if not findings.num_images:
         raise ImageError(_none(reader))
+    if predict is not None and shown:
+        said = predict([picture for _, picture in shown])
+        views = [replace(view, predicted=each) for view, each in zip(findings.views, said, strict=True)]
+        findings = replace(findings, views=tuple(views))
     files = [] if out is None else write(findings, out)
     return Inspection(findings, tuple(reader.unread), tuple(files))
 

@@ -30,6 +30,15 @@ class View:
     rollout: Array | None = None  # shares, together 1
     gradient: Array | None = None  # the same for the most probable class, weighted by gradients
     heads: dict[int, Array] = field(default_factory=dict)  # layer, from 1: [heads, rows, columns]
+    predicted: "Predicted | None" = None  # what the objective that trained it says of the picture
+
+
+@dataclass(frozen=True)
+class Predicted:
+    """Pictures of what was predicted, uint8 [H, W, 3] each with a word on it, and a sentence on them all."""
+
+    words: str
+    pictures: tuple[tuple[str, Array], ...]
 
 
 @dataclass(frozen=True, kw_only=True)

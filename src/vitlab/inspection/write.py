@@ -23,7 +23,7 @@ from vitlab.inspection.positions import nearness, neighbourhood
 from vitlab.inspection.view import Array, View
 
 MOST_LAYERS = 12  # columns of the heads' figure
-VIEW_FIGURES = ("attention", "heads")
+VIEW_FIGURES = ("attention", "heads", "predicted")
 MODEL_FIGURES = ("distance", "entropy", "similarity", "similarity-other", "filters", "positions")
 
 
@@ -113,6 +113,8 @@ def view_figures(view: View) -> Iterator[tuple[str, Figure, str]]:
         if len(shown) < len(view.heads):
             caption += f" {len(shown)} of {len(view.heads)} layers are shown."
         yield "heads", figures.heads_figure(view.pixels, shown), caption
+    if view.predicted is not None:
+        yield "predicted", figures.pictures_figure(view.predicted.pictures), view.predicted.words
 
 
 def model_figures(findings: Findings) -> Iterator[tuple[str, str, Figure, str]]:

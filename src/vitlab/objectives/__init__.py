@@ -3,4 +3,10 @@
 from vitlab.core.registry import Registry
 from vitlab.objectives.contract import ObjectiveKind
 
-OBJECTIVES = Registry(ObjectiveKind, "objective", "vitlab.objectives", "OBJECTIVE", ("supervised", "distillation"))
+MODULES = (
+    "supervised",
+    "distillation",
+    "masked_patches",
+    "mae",
+)
+OBJECTIVES = Registry(ObjectiveKind, "objective", "vitlab.objectives", "OBJECTIVE", MODULES)

@@ -12,6 +12,7 @@ from vitlab.data.batch import Batch
 from vitlab.data.contract import DataSet
 from vitlab.data.streams import StreamPlan
 from vitlab.models.contract import Model
+from vitlab.objectives.shown import Shown
 
 Metrics: TypeAlias = dict[str, Tensor]
 Loss: TypeAlias = Callable[[Model, Batch, Tensor], tuple[Tensor, Metrics]]
@@ -68,7 +69,8 @@ class Objective(nn.Module, ABC):
     def loss(self, model: Model, batch: Batch, progress: Float[Tensor, ""]) -> tuple[Float[Tensor, ""], Metrics]:
         """The scalar to minimise, the mean over the batch, and what to log.
 
-        Where the task's score does not select, the held-out part's mean of this does.
+        Where the task's score does not select, the held-out part's mean of this does. A teacher's answers are told of
+        by `collapse.teacher_entropy`, so that it is noticed when they become all the same.
         """
 
     def phases(self, model: Model) -> tuple[Phase, ...]:
@@ -108,6 +110,11 @@ class Objective(nn.Module, ABC):
     def product(self, model: Model) -> Model:
         """Which module becomes the run's `model/`."""
         return model
+
+    def show(self, model: Model, batch: Batch) -> Shown | None:
+        """Pictures of its predictions for a few held-out images, which the run's report shows; None: it has none."""
+        del model, batch
+        return None
 
 
 @final

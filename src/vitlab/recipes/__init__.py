@@ -14,6 +14,7 @@ from vitlab.recipes import (
     deit,
     experts,
     finetuning,
+    masked,
     modern,
     pretraining,
     scaling,
@@ -33,6 +34,7 @@ RECIPES: dict[str, Callable[[], Recipe]] = {
     **attention.RECIPES,
     **small.RECIPES,
     **box.RECIPES,
+    **masked.RECIPES,
 }
 
 

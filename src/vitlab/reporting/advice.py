@@ -74,6 +74,10 @@ def _asked(run: str, model: str, source: str, purpose: Purpose) -> list[Note]:
     if purpose.headless:
         return [
             Note("Transfer it to pictures with labels:", f"vitlab finetune PICTURES {command('--model', run)}"),
+            Note(
+                "Measure its features on pictures with labels:",
+                command("vitlab", "evaluate", "linear", "--model", run, "--data", source),
+            ),
             Note("Get the features of pictures:", f"vitlab embed PICTURES {command('--model', run)} features.npz"),
         ]
     given = purpose.given

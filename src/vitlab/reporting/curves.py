@@ -4,6 +4,7 @@ from collections.abc import Sequence
 
 from vitlab.core.markup import Html, tag
 from vitlab.core.words import number, percent
+from vitlab.objectives.collapse import CHANCE, TITLES
 from vitlab.reporting.charts import Curve, Form, Point, line_chart
 from vitlab.reporting.facts import Facts
 from vitlab.reporting.glossary import term
@@ -54,17 +55,18 @@ def curves(facts: Facts) -> list[Html]:
 
 def _scores(facts: Facts) -> list[tuple[str, str, Form]]:
     """Title, name and form of what is drawn besides the loss: all that the task logged."""
-    if facts.purpose.headless:  # what selects is the loss
-        return []
-    shares, told = facts.purpose.shares, facts.context
+    shares, told, headless = facts.purpose.shares, facts.context, facts.purpose.headless
     names = dict.fromkeys(
         name.removeprefix("val ")
         for line in facts.record.lines
         for name in line
         if name.startswith("val ") or name in shares
     )
-    kept = [name for name in names if name not in ("loss", "score", "count")] or ["score"]
-    return [(facts.purpose.task.curve_title(name, told), name, _percent if name in shares else number) for name in kept]
+    kept = [name for name in names if name not in ("loss", "score", "count", CHANCE)]
+    if headless:  # what selects is the loss
+        return [(TITLES.get(name, name.capitalize()), name, _percent if name in shares else number) for name in kept]
+    titled = [(facts.purpose.task.curve_title(name, told), name) for name in kept or ["score"]]
+    return [(title, name, _percent if name in shares else number) for title, name in titled]
 
 
 def _chart(title: str, found: Sequence[Curve], across: str, form: Form, best: Point | None) -> Html:

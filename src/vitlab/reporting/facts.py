@@ -10,6 +10,7 @@ from vitlab.reporting.inside import Inside
 from vitlab.reporting.purpose import Purpose
 from vitlab.reporting.record import RunRecord
 from vitlab.tasks.results import Reached, ReportContext, Tested
+from vitlab.tasks.sections import Section
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -22,6 +23,7 @@ class Facts:
     mixed_steps: int | None = None  # after which pictures are not mixed any more, where they were before
     purpose: Purpose = field(default_factory=Purpose)
     tested: Tested | None = None
+    shown: tuple[Section, ...] = ()  # what the objective shows of itself
     inside: Inside | None = None
     spent: Spent | None = None
     model_cost: Mapping[str, float] | None = None

@@ -20,6 +20,7 @@ from vitlab.reporting.facts import Facts
 from vitlab.reporting.inside import Inside, look_inside
 from vitlab.reporting.page import page
 from vitlab.reporting.pictures import picture_at
+from vitlab.reporting.predictions import objective_sections
 from vitlab.reporting.purpose import Purpose
 from vitlab.reporting.record import RunRecord, read_run
 from vitlab.reporting.summary import STATES, opened
@@ -104,6 +105,7 @@ def make_report(
                 looked = looked_at(held[1], limit)
             except Error as error:
                 missing.append(f"The model could not be measured: {error}")
+    shown = objective_sections(record, missing)
     facts = Facts(
         record=record,
         dataset=None if planned is None else planned.dataset,
@@ -111,6 +113,7 @@ def make_report(
         mixed_steps=None if planned is None else planned.mixed,
         purpose=purpose,
         tested=tested,
+        shown=tuple(shown),
         spent=spent(folder) if record.lines or record.result else None,
         model_cost=None if model is None else model_cost(model),
         missing=tuple(missing),

@@ -11,6 +11,7 @@ from vitlab.reporting.drawn import drawn
 from vitlab.reporting.facts import Facts
 from vitlab.reporting.glossary import Glossary
 from vitlab.reporting.inside import drawn_inside
+from vitlab.reporting.predictions import collapse_remarks
 from vitlab.reporting.summary import summary
 
 
@@ -18,13 +19,14 @@ def page(facts: Facts) -> str:
     """The whole page."""
     purpose, context, glossary = facts.purpose, facts.context, Glossary.of(facts.purpose.terms)
     found: list[tuple[str, str, list[Html]]] = []
-    remarks = [] if purpose.headless else purpose.task.remarks(context)
+    remarks = collapse_remarks(facts.record) if purpose.headless else purpose.task.remarks(context)
     shares = "score" in purpose.shares
     advised = notes(facts.record, remarks, tested=facts.tested, mixed=facts.mixed_steps, scores_are_shares=shares)
     if advised:
         found.append(("What stands out", "notable", [sections.noted(advised)]))
     found.append(("How it learned", "curves", curves(facts)))
-    for place, section in enumerate([] if purpose.headless else purpose.task.sections(context)):
+    of_task = [] if purpose.headless else purpose.task.sections(context)
+    for place, section in enumerate([*of_task, *facts.shown]):
         found.append((section.title, f"task-{place}", drawn(section, glossary)))
     if facts.inside is not None:
         found.append(("Inside the model", "inside", drawn_inside(facts.inside)))

@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from vitlab.core.registry import is_file_reference
+from vitlab.objectives.collapse import SHARES
 from vitlab.objectives.cross_entropy import Loss
 from vitlab.tasks.classification import TASK, Classification
 from vitlab.tasks.contract import Task
@@ -22,7 +23,7 @@ class Purpose:
     @property
     def shares(self) -> frozenset[str]:
         """The scores that are shown as percentages."""
-        return frozenset() if self.headless else self.task.shares
+        return SHARES if self.headless else self.task.shares
 
     @property
     def terms(self) -> Mapping[str, str]:

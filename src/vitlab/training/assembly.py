@@ -27,16 +27,19 @@ from vitlab.tasks.contract import Scores
 from vitlab.training import checkpoints, hooks
 from vitlab.training.adapters import merged
 from vitlab.training.captured import CapturedStepper
+from vitlab.training.collapse import CollapseAlarm
 from vitlab.training.compiling import can_compile
 from vitlab.training.distribution import World, count_of, wrap
 from vitlab.training.ema import Ema
 from vitlab.training.execution import Execution
+from vitlab.training.hooks import Clock
 from vitlab.training.learner import Learner
 from vitlab.training.log import ProgressView, Sink
 from vitlab.training.loop import Hook
 from vitlab.training.muon import Muon
 from vitlab.training.optimizers import build
 from vitlab.training.plan import Plan
+from vitlab.training.predictions import Predictions
 from vitlab.training.scoring import Scoring
 from vitlab.training.state import State
 from vitlab.training.step import Stepper, Turn
@@ -57,6 +60,7 @@ class Run:
     feed: LoaderFeed | ResidentFeed
     stepper: Stepper
     scoring: Scoring
+    alarm: CollapseAlarm
 
     def validate(self) -> Scores | None:
         """The held-out part's score by the averaged weights, where there are any; None where a signal came."""
@@ -71,7 +75,8 @@ class Run:
             workers = self.execution.num_workers if len(split) > FEW_IMAGES else 0
             feed = loader_feed(plan, streams, preprocess, self.world, workers)
             try:
-                return self.scoring.own_score(learner, feed, len(split))
+                own = self.scoring.own_score(learner, feed, len(split))
+                return None if own is None else self.alarm.watched(own)
             finally:
                 feed.close()
 
@@ -105,7 +110,7 @@ class Run:
             plan.intervals.evaluate,
             evaluate=self.validate,
             save_best=self.save_model if recipe.keep == "best" else lambda: None,
-            words=plan.task.words,
+            words=plan.words,
             sinks=sinks,
             view=view,
             clock=clock,
@@ -115,10 +120,22 @@ class Run:
             log,
             hooks.Divergence(state, stepper, plan.folder, recipe.max_skipped),
             signals,
-            *([evaluate] if plan.parts.val is not None else []),
+            *([evaluate, self.alarm] if plan.parts.val is not None else []),
+            self._predictions(clock),
             hooks.EarlyStop(state, recipe.patience),
             hooks.Checkpoints(state, stepper, plan.folder / "checkpoints", plan.intervals.checkpoint, clock),
         ]
+
+    def _predictions(self, clock: Clock) -> Predictions:
+        return Predictions(
+            self.state,
+            self.plan.parts,
+            self.plan.folder,
+            world=self.world,
+            autocast=self.execution.autocast,
+            averaged=lambda: averaged(self.state),
+            clock=clock,
+        )
 
 
 def assemble(
@@ -163,7 +180,26 @@ def assemble(
         autocast=execution.autocast,
         signalled=signalled,
     )
-    return Run(plan=plan, execution=execution, world=world, state=state, feed=feed, stepper=stepper, scoring=scoring)
+    alarm = CollapseAlarm(
+        plan.parts,
+        learner,
+        target=plan.task.target,
+        num_classes=plan.dataset.num_classes,
+        world=world,
+        autocast=execution.autocast,
+        max_unreadable=recipe.data.max_unreadable,
+        say=say,
+    )
+    return Run(
+        plan=plan,
+        execution=execution,
+        world=world,
+        state=state,
+        feed=feed,
+        stepper=stepper,
+        scoring=scoring,
+        alarm=alarm,
+    )
 
 
 def _turns(plan: Plan, learner: Learner, modules: Mapping[str, nn.Module], execution: Execution) -> list[Turn]:

@@ -15,6 +15,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 import torch.distributed.checkpoint as dcp
+from torch import nn
 
 from vitlab.core import record
 from vitlab.core.checksums import NAME as CHECKSUMS
@@ -186,6 +187,18 @@ def read(path: Path, state: State) -> None:
         raise _unreadable(path, _reason(error)) from error
     state.restore(tensors)
     state.progress = progress
+
+
+def read_objective(path: Path, objective: nn.Module) -> None:
+    """The weights that a run's objective had when the checkpoint was written, into one that was built like it."""
+    own = objective.state_dict()
+    try:
+        tensors = {"model": {f"objective.{name}": value for name, value in own.items()}}
+        with _quiet():
+            dcp.load(tensors, storage_reader=SafeReader(path), planner=SafePlanner(), no_dist=True)
+    except (Exception, dcp.CheckpointException) as error:
+        raise _unreadable(path, _reason(error)) from error
+    objective.load_state_dict(own)
 
 
 def _reason(error: BaseException) -> str:

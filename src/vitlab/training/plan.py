@@ -1,5 +1,6 @@
 """What a run is to do, from its recipe and its data: found out, and refused, before anything is computed."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -14,7 +15,7 @@ from vitlab.data.sources.arranged import PREFIX, arrange
 from vitlab.data.sources.holdout import divide_by_class
 from vitlab.data.sources.published.imagenet import REPORTED_ON_VAL
 from vitlab.models.contract import Model
-from vitlab.objectives import OBJECTIVES
+from vitlab.objectives import OBJECTIVES, collapse
 from vitlab.objectives.contract import Criterion, Objective, Setting
 from vitlab.tasks import TASKS
 from vitlab.tasks.contract import Task
@@ -68,6 +69,10 @@ class Plan:
     def scores_task(self) -> bool:
         """Whether the model is to answer the task; else it has no head, and the objective's loss selects."""
         return _objective_type(self.recipe, self.given).scores_task
+
+    def words(self, scores: Mapping[str, float]) -> str:
+        """The scores of an evaluation, or the metrics of steps, that are worth a word besides the loss."""
+        return self.task.words(scores) if self.scores_task else collapse.words(scores)
 
     def model_fields(self) -> dict[str, Any]:
         """The fields of the model's configuration that follow from the task."""

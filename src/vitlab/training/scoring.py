@@ -17,7 +17,7 @@ from vitlab.data.loading.resident import Pixels
 from vitlab.data.targets import as_target
 from vitlab.models.contract import Model, evaluating
 from vitlab.tasks.scoring import Scorer, Scores, held_batches
-from vitlab.training.distribution import World
+from vitlab.training.distribution import World, mean_over
 from vitlab.training.learner import Learner
 from vitlab.training.step import Autocast, Feed
 
@@ -47,7 +47,7 @@ class Scoring:
         """The task's score over a split, each sample once; None where a signal comes before the last of it."""
         sums: Tensor | None = None
         done = 0
-        with torch.no_grad(), self.autocast(), _evaluating(called):  # inference mode does not go with sharded models
+        with torch.no_grad(), self.autocast(), in_evaluation(called):  # inference mode does not go with sharded models
             for images, target, counts in self._batches(preprocess, split, pixels):
                 if self.signalled():
                     return None
@@ -60,21 +60,19 @@ class Scoring:
         return scorer.scores(sums)
 
     def own_score(self, learner: Learner, feed: Feed, num_images: int) -> Scores | None:
-        """The mean of the objective's loss over a split, as its feed augments it; lower is better."""
-        total, num = (
-            torch.zeros((), dtype=torch.float64, device=self.world.device),
-            math.ceil(num_images / self.batch_size),
-        )
+        """The means of the objective's loss and metrics over a split, as its feed augments it; lower is better."""
+        num, totals = math.ceil(num_images / self.batch_size), dict[str, Tensor]()
         progress, phase = torch.ones((), device=self.world.device), next(iter(learner.phases))
-        with torch.no_grad(), self.autocast(), _evaluating(learner):
+        with torch.no_grad(), self.autocast(), in_evaluation(learner):
             for step in range(num):
                 if self.signalled():
                     return None
-                total += learner(feed.batch(step), progress, phase)[0]
-        if self.world.size > 1:
-            torch.distributed.all_reduce(total)
-        loss = total.item() / num / self.world.size
-        return {"score": -loss, "loss": loss, "count": float(num * self.batch_size)}
+                loss, metrics = learner(feed.batch(step), progress, phase)
+                for name, value in {**metrics, "loss": loss}.items():
+                    totals[name] = totals.get(name, 0) + value.double()
+        means = mean_over(self.world, torch.stack(list(totals.values())) / num)
+        found = dict(zip(totals, means.tolist(), strict=True))
+        return {**found, "score": -found["loss"], "count": float(num * self.batch_size)}
 
     def _batches(
         self, preprocess: Preprocess, split: Split, pixels: Pixels | None
@@ -110,7 +108,8 @@ class Scoring:
 
 
 @contextlib.contextmanager
-def _evaluating(called: Learner | Model) -> Iterator[None]:
+def in_evaluation(called: Learner | Model) -> Iterator[None]:
+    """A model or the learner in evaluation mode inside the block."""
     with evaluating(called):
         try:
             yield

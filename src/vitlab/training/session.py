@@ -22,6 +22,7 @@ from vitlab.data.streams import StreamPlan
 from vitlab.evaluation.subject import model_fingerprint
 from vitlab.models.contract import Model
 from vitlab.models.outside import OutsideModel
+from vitlab.objectives.shown import FOLDER as PREDICTIONS
 from vitlab.training import checkpoints, compiling, estimate, loop, lr_range
 from vitlab.training.adapters import hold_still
 from vitlab.training.assembly import Run, assemble, main_stream
@@ -45,7 +46,7 @@ HOW = frozenset(
     | {f"data.{name}" for name in ("source", "workers", "resident", "max_unreadable")}
 )
 FILES = ("checkpoints", "model", "metrics.jsonl", "recipe.json", "environment.json", "data.json", "report.html")
-OWN = (*FILES, ARCHITECTURE, TRACKER)  # what a run writes into its folder
+OWN = (*FILES, ARCHITECTURE, TRACKER, PREDICTIONS)  # what a run writes into its folder
 # what gloo's and NCCL's errors say when the other end is gone
 LOST_PEER = ("Connection closed by peer", "Connection reset by peer", "Broken pipe", "NCCL")
 
@@ -133,7 +134,7 @@ def _run(
         if not (folder / "data.json").exists():  # a run that is resumed keeps what it began with
             recipe = dataclasses.replace(recipe, augmentation=recipe.augmentation.without(dataset.changes_labels))
         plan = make_plan(recipe, folder, dataset, given)
-        view = ProgressView(plan.schedule.total, shown=show and world.first, words=plan.task.words)
+        view = ProgressView(plan.schedule.total, shown=show and world.first, words=plan.words)
         stack.callback(view.close)
         _describe(plan, view, look=LOOK_AT if view.shown else 0)
         try:
