@@ -189,7 +189,7 @@ def _compiled_or_not(plan: Plan, world: World, stop: Stop, view: ProgressView) -
         compiling.note(plan.folder, error)
         why = f"This model cannot be compiled ({plan.folder / compiling.LOG} says why)"
         if world.size > 1 or plan.given != Given():  # others may wait for this process; what was given was changed
-            raise RunError(f"{why}: resume without, {resuming(plan.folder)} --compile False.") from error
+            raise RunError(f"{why}: resume without, {resuming(plan.folder)} --no-compile.") from error
     view.close()
     view.say(f"{why}: the run continues without.")
     plain = dataclasses.replace(plan, recipe=dataclasses.replace(plan.recipe, compile=False))
