@@ -3,4 +3,5 @@
 from vitlab.core.registry import Registry
 from vitlab.objectives.contract import ObjectiveKind
 
-OBJECTIVES = Registry(ObjectiveKind, "objective", "vitlab.objectives", "OBJECTIVE", ("supervised", "distillation"))
+NAMES = ("supervised", "distillation", "dino", "contrastive", "lejepa")
+OBJECTIVES = Registry(ObjectiveKind, "objective", "vitlab.objectives", "OBJECTIVE", NAMES)

@@ -18,6 +18,7 @@ from vitlab.recipes import (
     pretraining,
     scaling,
     small,
+    views,
 )
 from vitlab.training.recipe import Recipe
 
@@ -33,6 +34,7 @@ RECIPES: dict[str, Callable[[], Recipe]] = {
     **attention.RECIPES,
     **small.RECIPES,
     **box.RECIPES,
+    **views.RECIPES,
 }
 
 
