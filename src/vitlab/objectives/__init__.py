@@ -3,5 +3,11 @@
 from vitlab.core.registry import Registry
 from vitlab.objectives.contract import ObjectiveKind
 
-NAMES = ("supervised", "distillation", "dino", "contrastive", "lejepa")
-OBJECTIVES = Registry(ObjectiveKind, "objective", "vitlab.objectives", "OBJECTIVE", NAMES)
+MODULES = (
+    "supervised",
+    "distillation",
+    "dino",
+    "contrastive",
+    "lejepa",
+)
+OBJECTIVES = Registry(ObjectiveKind, "objective", "vitlab.objectives", "OBJECTIVE", MODULES)

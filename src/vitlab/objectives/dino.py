@@ -256,14 +256,14 @@ def _rising(start: float, end: float, share: float, progress: Float[Tensor, ""])
 
 @torch.no_grad()
 def _looked_at(answers: Float[Tensor, "two b k"]) -> Metrics:
-    """What tells of a collapse: how unsure the teacher is of an image, and how unlike its answers to images are.
+    """What tells of a collapse: the entropy of the teacher's answers, and of their mean, as parts of the largest.
 
-    Both entropies are in nats. All answers alike: they are equal. All outputs alike: both are log K.
+    The first is 1 where it says nothing of any image, the second 0 where it says the same of all.
     """
-    mean = (answers.flatten(0, 1).logsumexp(dim=0) - math.log(answers.shape[0] * answers.shape[1])).exp()
+    found, most = answers.exp(), math.log(max(answers.shape[-1], 2))
     return {
-        "teacher entropy": -(answers.exp() * answers).sum(dim=-1).mean(),
-        "teacher mean entropy": torch.special.entr(mean).sum(),
+        "teacher entropy": torch.special.entr(found).sum(dim=-1).mean() / most,
+        "teacher diversity": torch.special.entr(found.mean(dim=(0, 1))).sum() / most,
     }
 
 
