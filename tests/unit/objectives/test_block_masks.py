@@ -34,7 +34,7 @@ def test_blocks_have_the_sizes_that_are_drawn_and_are_connected() -> None:
 def test_every_place_is_hidden_about_as_often_and_shapes_differ() -> None:
     masks = block_masks(5, torch.arange(4000), GRID, (0.2, 0.2), 1.0)
     often = torch.zeros(192).scatter_add(0, masks.patches.flatten(), torch.ones(masks.patches.numel())) / 4000
-    assert 0.1 < often.min() < often.max() < 0.35
+    assert 0.08 < often.min() < often.max() < 0.3  # corners least
     rows = (masks.patches // 16).amax(dim=1) - (masks.patches // 16).amin(dim=1)
     columns = (masks.patches % 16).amax(dim=1) - (masks.patches % 16).amin(dim=1)
     assert (rows > 1.4 * columns).float().mean() > 0.15

@@ -1,4 +1,4 @@
-"""DINO's losses against NumPy in float64, its averages by hand, and what makes it collapse."""
+"""DINO's losses against NumPy in float64, and its averages by hand."""
 
 import math
 from dataclasses import replace
@@ -91,7 +91,7 @@ def test_masked_patches_are_compared_with_the_teachers_that_sees_them(fields: di
     model = tiny(patch_size=2, **fields)
     objective, batch = dino(model, patch_weight=1.0, mask_prob=0.7, num_small=0), views(num_small=0)
     of_images: list[float] = []
-    masked, _, hidden = objective._seen_by_student(model, torch.cat(batch.first.views), batch)  # pyright: ignore[reportPrivateUsage]
+    masked, _, hidden = objective._seen_by_student(model, torch.cat(batch.first.views), batch)
     assert masked is not None
     head, taught = objective.patch_head or objective.head, objective.ema_patch_head or objective.ema_head
     seen = masked.take(objective.ema_model.encode(objective.ema_model.embed(torch.cat(batch.first.views))).patches)
@@ -112,7 +112,7 @@ def test_hidden_pixels_do_not_reach_the_student() -> None:
     model = tiny(patch_size=2)
     objective, batch = dino(model, patch_weight=1.0, mask_prob=1.0, num_small=0), views(num_small=0)
     images = torch.cat(batch.first.views).requires_grad_()
-    masks, features, _ = objective._seen_by_student(model, images, batch)  # pyright: ignore[reportPrivateUsage]
+    masks, features, _ = objective._seen_by_student(model, images, batch)
     assert masks is not None
     features.square().sum().backward()
     assert images.grad is not None
@@ -200,39 +200,10 @@ def test_the_last_layer_waits() -> None:
         gradient = objective.head.last.grad
         assert gradient is not None
         assert bool(gradient.any()) is moves
-        assert bool(objective.head.layers[0].weight.grad.any())  # pyright: ignore[reportOptionalMemberAccess, reportAttributeAccessIssue]
+        others = [parameter.grad for parameter in objective.head.layers.parameters()]
+        assert all(other is not None and bool(other.any()) for other in others)
     decays = {id(p): group.get("weight_decay") for group in objective.param_groups() for p in group["params"]}
     assert decays[id(objective.head.last)] == 0
-
-
-def train(steps: int = 60, **options: Any) -> dict[str, float]:
-    """The last metrics of a run on noise, with a high rate: what collapses does so soon."""
-    torch.manual_seed(0)
-    model = tiny()
-    model.initialize()
-    objective = Dino(DinoOptions(**{**SMALL, "out_dim": 8, "num_small": 0, "freeze_last": 0.0, **options}), model)
-    learner = Learner(model, objective)
-    optimizer = torch.optim.AdamW([p for p in learner.parameters() if p.requires_grad], lr=3e-3)
-    generator, metrics = torch.Generator().manual_seed(0), {}
-    for step in range(steps):
-        images = torch.randn(16, 3, 8, 8, generator=generator) + torch.randn(16, 3, 1, 1, generator=generator)
-        seen = Stream((images, images + 0.1 * torch.randn(images.shape, generator=generator)), {}, torch.arange(16))
-        loss, metrics = learner(Batch({"train": seen}), torch.tensor(step / steps), "train")
-        optimizer.zero_grad()
-        loss.backward()
-        optimizer.step()
-        objective.after_step(model, MADE)
-    return {name: value.item() for name, value in metrics.items()}
-
-
-def test_collapse_is_seen_in_the_teachers_entropies() -> None:
-    """Without a centre all images get one output; without sharpening all outputs are alike; with both neither is so."""
-    sound = train()
-    assert sound["teacher diversity"] - sound["teacher entropy"] > 0.3
-    one_output = train(center_momentum=1.0)
-    assert one_output["teacher diversity"] < 0.05
-    all_alike = train(teacher_temp=1.0, teacher_temp_start=1.0)
-    assert all_alike["teacher entropy"] > 0.995
 
 
 @pytest.mark.parametrize(

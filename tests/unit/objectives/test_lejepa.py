@@ -59,18 +59,19 @@ def test_the_loss_by_its_parts() -> None:
     torch.manual_seed(0)
     options = LejepaOptions(num_large=2, num_small=1, hidden=6, out_dim=4, slices=5, weight=0.25)
     objective = Lejepa(options, model)
+    with torch.no_grad():
+        for parameter in objective.projector.parameters():
+            parameter.add_(0.3 * torch.randn_like(parameter))
     images = tuple(torch.randn(6, 3, side, side) for side in (8, 8, 4))
     batch = Batch({"train": Stream(images, {}, torch.arange(6))})
     loss, metrics = objective.loss(model, batch, torch.tensor(0.5))
     x = torch.cat([model.pooled(view) for view in images]).detach().double().numpy()
+    own = {name: value.detach().double().numpy() for name, value in objective.projector.named_parameters()}
     for i in (0, 3):  # linear, norm over the batch, ReLU
-        layer, norm = objective.projector[i], objective.projector[i + 1]
-        x = x @ layer.weight.detach().double().numpy().T  # pyright: ignore[reportAttributeAccessIssue, reportCallIssue]
+        x = x @ own[f"{i}.weight"].T
         x = (x - x.mean(axis=0)) / np.sqrt(x.var(axis=0) + 1e-5)
-        assert bool((norm.weight == 1).all())  # pyright: ignore[reportAttributeAccessIssue]
-        x = np.maximum(x, 0)
-    last = objective.projector[6]
-    x = x @ last.weight.detach().double().numpy().T + last.bias.detach().double().numpy()  # pyright: ignore[reportAttributeAccessIssue, reportCallIssue]
+        x = np.maximum(x * own[f"{i + 1}.weight"] + own[f"{i + 1}.bias"], 0)
+    x = x @ own["6.weight"].T + own["6.bias"]
     z = x.reshape(3, 6, 4)
     agreement = ((z - z[:2].mean(axis=0)) ** 2).mean()
     projected = z @ directions(objective.seed, torch.tensor(0.5), 4, 5).double().numpy()
