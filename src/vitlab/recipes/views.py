@@ -86,24 +86,25 @@ def _imagenet(name: str, objective: str, *, epochs: int, area: tuple[float, floa
 
 
 def dino_digits() -> Recipe:
-    """DINO with two large and four small views on scikit-learn's embedded digits.
+    """DINO with two large and two small views, and KoLeo, on scikit-learn's embedded digits.
 
     Command: vitlab train dino-digits
-    Hardware and time: TIME
-    Score: SCORE
+    Hardware and time: an AMD EPYC, one thread, 90 s.
+    Score: k-NN 90.75% on the test part (400 images), one run; 77.75% before training.
     """
-    head = {"out_dim": 256, "hidden": 256, "bottleneck": 64}
-    small = {"num_small": 4, "small_side": 0.5, "small_area": (0.25, 0.5)}
-    cold = {"teacher_temp": 0.02, "teacher_temp_start": 0.02}
-    return _digits("dino", 20, **head, **small, **cold, momentum=0.98, freeze_last=0.05)
+    head = {"out_dim": 256, "hidden": 256, "bottleneck": 64, "freeze_last": 0.05}
+    small = {"num_small": 2, "small_side": 0.5, "small_area": (0.25, 0.5)}
+    # in a few hundred steps of small batches a centre of .9 lags behind the teacher, and all images get one answer
+    short = {"teacher_temp": 0.02, "teacher_temp_start": 0.02, "center_momentum": 0.5, "momentum": 0.99, "koleo": 0.1}
+    return _digits("dino", 30, **head, **small, **short)
 
 
 def simclr_digits() -> Recipe:
     """SimCLR on scikit-learn's embedded digits.
 
     Command: vitlab train simclr-digits
-    Hardware and time: TIME
-    Score: SCORE
+    Hardware and time: an AMD EPYC, one thread, 45 s.
+    Score: k-NN 94.25% on the test part (400 images), one run; 77.75% before training.
     """
     return _digits("simclr", 20, hidden=256, out_dim=64)
 
@@ -112,8 +113,8 @@ def lejepa_digits() -> Recipe:
     """LeJEPA with four views on scikit-learn's embedded digits.
 
     Command: vitlab train lejepa-digits
-    Hardware and time: TIME
-    Score: SCORE
+    Hardware and time: an AMD EPYC, one thread, 70 s.
+    Score: k-NN 95.25% on the test part (400 images), one run; 77.75% before training.
     """
     return _digits("lejepa", 20, hidden=256, slices=64)
 
