@@ -126,6 +126,7 @@ CASES = (
     _train("axial", "axial-vit-b32-jft", DIGITS, "--model.source axial-vit-digits --no-compile"),
     _train("sasa", "sasa-26-imagenet", DIGITS, "--model.source sasa-digits --no-compile"),
     _train("non-local", "nonlocal-r50-imagenet", DIGITS, "--model.source nonlocal-digits --no-compile"),
+    _train("views", "dino-digits"),
     Case("transfer", f"finetune --data digits --model {TRAINED_VIT} --steps 12 --device cpu"),
 )
 

@@ -17,7 +17,6 @@ from safetensors.torch import load_file
 import documented
 import processes
 import vitlab
-from batches import labelled
 from changing import changed, lose_at
 from short_runs import short_recipe, write_small_set
 from tiny_vits import SIZES, random_vit
@@ -25,8 +24,11 @@ from vitlab.cli import main
 from vitlab.core import registry
 from vitlab.core.config import Choice, to_dict
 from vitlab.core.errors import ConfigError, DataError
-from vitlab.data.batch import Batch
+from vitlab.data.augmentation import Augmentation
+from vitlab.data.batch import Batch, Stream
+from vitlab.data.loading.order import Order
 from vitlab.data.open import open_data
+from vitlab.data.streams import StreamPlan, View
 from vitlab.models.contract import Model
 from vitlab.models.vit import ViTConfig
 from vitlab.objectives import OBJECTIVES
@@ -54,6 +56,36 @@ OPTIONS: dict[str, dict[str, Any]] = {
         "decoder_depth": 1,
         "decoder_heads": 2,
         "target": "pixels",
+    },
+    "dino": {
+        "num_small": 2,
+        "small_side": 0.5,
+        "small_area": [0.2, 0.5],
+        "out_dim": 16,
+        "hidden": 8,
+        "bottleneck": 4,
+        "momentum": 0.9,
+        "student_temp": 0.2,
+        "teacher_temp": 0.1,
+        "teacher_temp_start": 0.05,
+        "teacher_temp_warmup": 0.5,
+        "center_momentum": 0.5,
+        "freeze_last": 0.1,
+        "patch_weight": 0.5,
+        "mask_prob": 0.75,
+        "mask_ratio": [0.25, 0.75],
+        "koleo": 0.1,
+    },
+    "simclr": {"temperature": 0.5, "hidden": 8, "out_dim": 4},
+    "lejepa": {
+        "num_small": 1,
+        "small_side": 0.5,
+        "small_area": [0.2, 0.5],
+        "weight": 0.1,
+        "num_large": 2,
+        "slices": 8,
+        "hidden": 8,
+        "out_dim": 4,
     },
     MAE: {"mask_ratio": 0.5, "width": 32},
 }
@@ -110,10 +142,17 @@ def built(name: str, here: Path, **fields: Any) -> tuple[ObjectiveKind, Model, O
     return kind, model.train(), kind.build(kind.options(**options(name, here)), setting)
 
 
-def batch_of(num: int = 6) -> Batch:
+def batch_of(objective: Objective, here: Path, num: int = 6) -> Batch:
+    """Random images in the streams and views that the objective asks for."""
     generator = torch.Generator().manual_seed(0)
-    labels = torch.eye(3)[torch.arange(num) % 3]
-    return labelled(torch.randn(num, 3, 8, 8, generator=generator), labels)
+    split = open_data(here / "small.npz").splits["train"]
+    main = StreamPlan("train", split, Order(0, len(split)), num, (View(Augmentation(), (8, 8)),), num_classes=3)
+    labels = {"label": torch.eye(3)[torch.arange(num) % 3]}
+    streams: dict[str, Stream] = {}
+    for plan in objective.streams(main):
+        views = tuple(torch.randn(num, 3, *view.size, generator=generator) for view in plan.views)
+        streams[plan.name] = Stream(views, labels, torch.arange(num))
+    return Batch(streams)
 
 
 def recipe_for(name: str, here: Path, **fields: object) -> Recipe:
@@ -146,8 +185,8 @@ def test_it_describes_itself(name: str) -> None:
 @every
 def test_its_loss_is_a_mean_over_images(name: str, here: Path) -> None:
     """A finite scalar; where the loss is over single images, parts of a batch add up to it."""
-    kind, model, objective = built(name, here)
-    learner, batch, progress = Learner(model, objective), batch_of(), torch.tensor(0.5)
+    _, model, objective = built(name, here)
+    learner, batch, progress = Learner(model, objective), batch_of(objective, here), torch.tensor(0.5)
     for phase in learner.phases:
         loss, metrics = learner(batch, progress, phase)
         assert loss.shape == ()
@@ -155,7 +194,7 @@ def test_its_loss_is_a_mean_over_images(name: str, here: Path) -> None:
         assert loss.requires_grad
         assert all(value.shape == () and value.isfinite() for value in metrics.values())
         assert not any(value.requires_grad for value in metrics.values())
-        if not kind.objective.whole_batch:
+        if not objective.whole_batch:
             parts = [learner(part, progress, phase)[0] * len(part) / len(batch) for part in batch.parts(3)]
             torch.testing.assert_close(sum(parts), loss)
 
@@ -170,7 +209,7 @@ def test_gradients_reach_what_is_trained_and_nothing_else(name: str, fields: dic
     for phase in learner.phases:
         learner.zero_grad()
         learner.turn(phase)
-        learner(batch_of(), torch.tensor(0.5), phase)[0].backward()
+        learner(batch_of(objective, here), torch.tensor(0.5), phase)[0].backward()
         reached = {own for own, parameter in learner.named_parameters() if parameter.grad is not None}
         assert reached == trained[phase]
         still = {own for own, parameter in learner.named_parameters() if own in reached and not parameter.grad.any()}  # pyright: ignore[reportOptionalMemberAccess]
@@ -196,7 +235,9 @@ def test_its_options_survive_json_and_the_command_line(
 
     monkeypatch.setattr("vitlab.api.train", train)
     wanted = options(name, here)
-    flags = [text for field, value in wanted.items() for text in (f"--objective.{field.replace('_', '-')}", str(value))]
+    flags: list[str] = []
+    for field, value in wanted.items():
+        flags += [f"--objective.{field.replace('_', '-')}", *map(str, value if isinstance(value, list) else [value])]
     assert main(["train", "digits", "--objective", name, *flags]) == 0
     assert main(["train", "digits", "--objective", name]) == 0
     assert given[0].objective == Choice(name, wanted)
@@ -226,9 +267,10 @@ def test_a_lost_run_resumes_to_the_bit(name: str, here: Path, tmp_path: Path, mo
 
 
 def test_two_processes_are_one(here: Path, tmp_path: Path) -> None:
-    """All objectives in one launch, as copies; one with parameters of its own as shards too."""
+    """All objectives in one launch, as copies; those with parameters or a teacher of their own as shards too."""
     runs = {f"{i}": recipe_for(name, here) for i, name in enumerate(NAMES)}
-    runs["shards"] = recipe_for(MAE, here, strategy="shard")
+    for name in ("dino", MAE):
+        runs[f"shards {len(runs)}"] = recipe_for(name, here, strategy="shard")
     for file, recipe in runs.items():
         (tmp_path / f"{file}.json").write_text(json.dumps(to_dict(recipe)))
     (tmp_path / "launched.py").write_text(SCRIPT)
@@ -252,7 +294,7 @@ def test_it_compiles(here: Path) -> None:
     """As one graph, the loss and its gradients as without."""
     for name in NAMES:
         _, model, objective = built(name, here, depth=1)
-        learner, batch = Learner(model, objective), batch_of()
+        learner, batch = Learner(model, objective), batch_of(objective, here)
         for phase in learner.phases:
             learner.turn(phase)
             expected = _gradients(learner, learner, batch, phase)
@@ -346,7 +388,7 @@ def test_the_autoencoder_predicts_removed_patches_only(here: Path) -> None:
     with torch.no_grad():
         own.leave.weight.zero_()
         own.leave.bias.zero_()
-    batch = batch_of()
+    batch = batch_of(objective, here)
     loss, _ = objective.loss(model, batch, torch.tensor(0.0))
     n = 4 * 4 * 3  # torch's variance divides by n - 1
     assert loss.item() == pytest.approx((n - 1) / n, rel=1e-4)

@@ -99,7 +99,5 @@ def test_where_others_wait_the_sentence_says_how_to_go_on(
     refuse_from(0, monkeypatch)
     mine = create("vit-digits", num_classes=3)
     recipe = session.with_given(changed(short, compile=True, **{"model.set": ()}), given := Given(model=mine))
-    with pytest.raises(
-        RunError, match=r"cannot be compiled .*resume without, vitlab train --resume .* --no-compile"
-    ):
+    with pytest.raises(RunError, match=r"cannot be compiled .*resume without, vitlab train --resume .* --no-compile"):
         session.train(recipe, tmp_path / "run", device="cpu", show=False, given=given)

@@ -60,7 +60,8 @@ def test_a_recipe_trains(name: str, small_set: Path, tmp_path: Path) -> None:
     data = {"data.source": str(source), "data.parts": "", "data.workers": 0, "augmentation.pad": 1}
     if recipe.task.name != "classification":
         small |= {"model.set": ()}  # which is for larger patches
-    reduced = changed(recipe, **small, **short, **data)
+    heads = {f"objective.{name}": 8 for name in ("hidden", "out_dim") if name in recipe.objective.options}
+    reduced = changed(recipe, **small, **short, **data, **heads)
     ended = session.train(reduced, tmp_path / "run", device="cpu", show=False)
     assert ended.step == 2
     assert (tmp_path / "run" / "model" / "model.safetensors").exists()

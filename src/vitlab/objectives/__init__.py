@@ -8,5 +8,8 @@ MODULES = (
     "distillation",
     "masked_patches",
     "mae",
+    "dino",
+    "contrastive",
+    "lejepa",
 )
 OBJECTIVES = Registry(ObjectiveKind, "objective", "vitlab.objectives", "OBJECTIVE", MODULES)

@@ -19,6 +19,7 @@ from vitlab.recipes import (
     pretraining,
     scaling,
     small,
+    views,
 )
 from vitlab.training.recipe import Recipe
 
@@ -35,6 +36,7 @@ RECIPES: dict[str, Callable[[], Recipe]] = {
     **small.RECIPES,
     **box.RECIPES,
     **masked.RECIPES,
+    **views.RECIPES,
 }
 
 

@@ -3,7 +3,7 @@
 from jaxtyping import Int, UInt8
 from torch import Tensor
 
-from vitlab.data.augmentation.color import BY_LEVEL, blur, by_level, saturate, sharpen
+from vitlab.data.augmentation.color import BY_LEVEL, blur, by_level, saturate, sharpen, turn_hue
 from vitlab.data.augmentation.config import Augmentation
 from vitlab.data.augmentation.draws import FLIP, PAD, Key, integer, numbers, one_image
 from vitlab.data.augmentation.geometry import WARPS, cutout, flip, shift, warp, warp_masks, warp_to_nearest
@@ -33,7 +33,7 @@ def augment(
             images = flip(images, chosen)
         elif bool(chosen):
             images = images.flip(3)
-    if aug.policy == "none" and aug.jitter == 0:
+    if not aug.operates:
         return images
     tables = tables_for(aug, images.device, tables)
     for stage in stages(aug, tables, places, key, images.shape[2], images.shape[3]):
@@ -82,6 +82,8 @@ def operate(tables: Tables, images: UInt8[Tensor, "b 3 h w"], stage: Stage) -> U
         images = by_level(images, op, value, ops)
     if Op.COLOR in ops:
         images = saturate(images, op, value)
+    if Op.HUE in ops:
+        images = turn_hue(images, op, value, tables)
     if Op.SHARPNESS in ops:
         images = sharpen(images, op, value)
     if Op.BLUR in ops:

@@ -50,6 +50,18 @@ def saturate(
     return _blend(gray(images), images, factor)
 
 
+def turn_hue(
+    images: UInt8[Tensor, "b 3 h w"], op: Int[Tensor, "b"], value: Float[Tensor, "b"], tables: Tables
+) -> UInt8[Tensor, "b 3 h w"]:
+    """HUE: colours turned about the axis of greys, so that their mean level stays; a third turn exchanges channels."""
+    turn = torch.where(op == Op.HUE.value, value, 0.0)
+    cosine, sine = look_up(tables.turn, turn + 0.5).view(-1, 2, 1, 1, 1).unbind(dim=1)
+    levels = images.float()
+    mean = levels.sum(dim=1, keepdim=True) * (1 / 3)
+    across = (levels.roll(1, dims=1) - levels.roll(-1, dims=1)) * 3**-0.5  # B - G, R - B, G - R
+    return (mean + cosine * (levels - mean) + sine * across + 0.5).clamp(0, 255).to(torch.uint8)
+
+
 def sharpen(
     images: UInt8[Tensor, "b 3 h w"], op: Int[Tensor, "b"], value: Float[Tensor, "b"]
 ) -> UInt8[Tensor, "b 3 h w"]:

@@ -48,6 +48,11 @@ class Augmentation:
     op_prob: Probability = 0.5  # the probability of each operation, for randaugment
     fill: tuple[int, int, int] = (128, 128, 128)  # where geometric operations look outside the picture
     jitter: Probability = 0.0  # brightness, contrast and saturation times 1 - jitter to 1 + jitter, in random order
+    hue: Probability = 0.0  # colours turned about grey by up to this part of the circle, either way, after the jitter
+    jitter_prob: Probability = 1.0  # the probability of both, jitter and hue
+    gray: Probability = 0.0  # the probability of greyscale, after these
+    blur: Probability = 0.0  # the probability of a Gaussian blur of sigma 0.1 to 2 px, after that
+    solarize: Probability = 0.0  # the probability of inverting levels of 128 and more, last
     erase: Probability = 0.0  # the probability of erasing a rectangle
     erase_area: tuple[float, float] = (0.02, 1 / 3)  # the rectangle's, of the picture
     erase_aspect: tuple[float, float] = (0.3, 1 / 0.3)  # height / width of the rectangle
@@ -84,6 +89,12 @@ class Augmentation:
     def magnitude_end(self) -> float:
         """The greatest magnitude that an operation can draw."""
         return USUAL_MAGNITUDE if self.magnitude <= USUAL_MAGNITUDE else MAX_MAGNITUDE
+
+    @property
+    def operates(self) -> bool:
+        """Whether there is more than a crop and a flip before pixels are normalised."""
+        colors = (self.jitter, self.hue, self.gray, self.blur, self.solarize)
+        return self.policy != "none" or any(value > 0 for value in colors)
 
     @property
     def mixes(self) -> bool:

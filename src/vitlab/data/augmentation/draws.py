@@ -15,6 +15,7 @@ CROP_AREA, CROP_ASPECT, CROP_PLACE, PAD, FLIP = 0, 10, 20, 22, 24
 JITTER, POLICY = 25, 32  # a policy takes four a stage
 ERASE, ERASE_AREA, ERASE_ASPECT, ERASE_PLACE, ERASE_NOISE = 100, 101, 111, 121, 123
 MIX = 130
+JITTERS, HUE, GRAY, BLUR, SOLARIZE = 150, 151, 152, 153, 155  # a blur takes two
 TRIES = 10  # of a crop or an erased rectangle whose size must fit
 
 

@@ -29,6 +29,7 @@ class Op(IntEnum):
     BLUR = 16  # sigma in pixels
     CUTOUT = 17  # pixels on each side of a drawn one, which become `fill`
     SIZE_CONTRAST = 18  # a factor, as for CONTRAST, but about the level height * width / 256, at most 255
+    HUE = 19  # a part of the circle
 
 
 class Choice(NamedTuple):

@@ -7,7 +7,18 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from vitlab.data.augmentation.config import Augmentation
-from vitlab.data.augmentation.draws import JITTER, POLICY, Key, integer, numbers
+from vitlab.data.augmentation.draws import (
+    BLUR,
+    GRAY,
+    HUE,
+    JITTER,
+    JITTERS,
+    POLICY,
+    SOLARIZE,
+    Key,
+    integer,
+    numbers,
+)
 from vitlab.data.augmentation.policies import JITTERED, OPS, ORDERS, SUB_POLICIES, TRIVIAL_LEVELS, Op
 from vitlab.data.augmentation.tables import Tables, look_up
 
@@ -45,7 +56,7 @@ def stages(
             choice = integer(drawn[:, 0], len(OPS[aug.policy]))
             strength = integer(drawn[:, 2], TRIVIAL_LEVELS) * (1 / (TRIVIAL_LEVELS - 1))
             found = [_moved_by_pixels(_stage(aug, tables, choice, strength, drawn[:, 3]), height, width)]
-    return found + (_jitter(aug, tables, places, key) if aug.jitter > 0 else [])
+    return found + _colors(aug, tables, places, key)
 
 
 def _randaugment(aug: Augmentation, tables: Tables, places: Tensor, key: Key) -> list[Stage]:
@@ -92,6 +103,33 @@ def _jitter(aug: Augmentation, tables: Tables, places: Tensor, key: Key) -> list
     return [Stage(rows[:, i, 1], values[:, i], frozenset(JITTERED)) for i in range(len(JITTERED))]
 
 
+def _colors(aug: Augmentation, tables: Tables, places: Tensor, key: Key) -> list[Stage]:
+    """Jitter, hue, greyscale, blur and solarisation, each as often as it should be."""
+    found = _jitter(aug, tables, places, key) if aug.jitter > 0 else []
+    if aug.hue > 0:
+        turn = (2 * numbers(key, places, HUE, 1)[:, 0] - 1) * aug.hue
+        found.append(Stage(torch.full_like(places, Op.HUE.value), turn, frozenset({Op.HUE})))
+    if aug.jitter_prob < 1:
+        jittered = numbers(key, places, JITTERS, 1)[:, 0] < aug.jitter_prob
+        found = [_sometimes(stage, jittered) for stage in found]
+    sigma = 0.1 + 1.9 * numbers(key, places, BLUR + 1, 1)[:, 0]
+    for op, draw, probability, value in (
+        (Op.COLOR, GRAY, aug.gray, torch.zeros_like(sigma)),
+        (Op.BLUR, BLUR, aug.blur, sigma),
+        (Op.SOLARIZE, SOLARIZE, aug.solarize, torch.full_like(sigma, 128)),
+    ):
+        if probability > 0:
+            stage = Stage(torch.full_like(places, op.value), value, frozenset({op}))
+            found.append(_sometimes(stage, numbers(key, places, draw, 1)[:, 0] < probability))
+    return found
+
+
+def _sometimes(stage: Stage, applied: Tensor) -> Stage:
+    """The stage for some of the samples, nothing for the others."""
+    op = torch.where(applied, stage.op, Op.IDENTITY.value)
+    return stage._replace(op=op, ops=stage.ops | {Op.IDENTITY})
+
+
 def _stage(
     aug: Augmentation, tables: Tables, choice: Tensor, strength: Tensor, sign: Tensor, *, applied: Tensor | None = None
 ) -> Stage:
@@ -99,11 +137,8 @@ def _stage(
     amount = slope * strength
     amount = torch.where(step == 1, amount.trunc(), torch.where(step == 2, amount.round(), amount))
     value = (start + torch.where((signed > 0) & (sign < 0.5), -amount, amount)).clamp(low, high)
-    ops = frozenset(OPS[aug.policy])
-    op = op.long()
-    if applied is not None:
-        op, ops = torch.where(applied, op, Op.IDENTITY.value), ops | {Op.IDENTITY}
-    return Stage(op, value, ops)
+    stage = Stage(op.long(), value, frozenset(OPS[aug.policy]))
+    return stage if applied is None else _sometimes(stage, applied)
 
 
 def _moved_by_pixels(stage: Stage, height: int, width: int) -> Stage:
