@@ -12,7 +12,7 @@ from vitlab.core.random import torch_seed
 from vitlab.data.contract import DataSet, Split
 from vitlab.data.open import hold_out, open_data
 from vitlab.data.sources.arranged import PREFIX, arrange
-from vitlab.data.sources.holdout import divide_by_class
+from vitlab.data.sources.holdout import divide_by_class, fraction_of_train
 from vitlab.data.sources.published.imagenet import REPORTED_ON_VAL
 from vitlab.models.contract import Model
 from vitlab.objectives import OBJECTIVES, collapse
@@ -146,7 +146,13 @@ def divide(dataset: DataSet) -> Parts:
 
 
 def open_parts(recipe: Recipe) -> DataSet:
-    """The recipe's data; a set without parts is divided by class, and one without a validation part held out from.
+    """The recipe's data: all parts that it needs, and of train the fraction that it wants."""
+    dataset = _all_parts(recipe)
+    return fraction_of_train(dataset, recipe.data.fraction) if "train" in dataset.splits else dataset
+
+
+def _all_parts(recipe: Recipe) -> DataSet:
+    """A set without parts is divided by class, and one without a validation part held out from.
 
     Of a set whose results are reported on its val part, that one is test, unless nothing is held out.
     """

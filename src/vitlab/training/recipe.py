@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol, TypeVar
 
-from vitlab.core.bounds import BelowOne, NonNegativeInt, PositiveInt, Probability
+from vitlab.core.bounds import BelowOne, Fraction, NonNegativeInt, PositiveInt, Probability
 from vitlab.core.config import Choice, check_fields, from_dict, to_dict
 from vitlab.core.errors import ConfigError
 from vitlab.core.registry import Registry, is_permitted
@@ -60,6 +60,7 @@ class DataChoice:
     val_fraction: BelowOne = 0.1  # of train, held out where the set has no validation part; 0: none
     division: Literal["class", "hash"] = "class"
     """How a set without parts is divided: class: of each class as many in val, and in test; hash: any images in val."""
+    fraction: Fraction = 1.0  # of train that is trained on, of each class; a smaller part lies within a larger one
     workers: NonNegativeInt | None = None  # decoding processes; None: one per core, 0: none
     resident: bool | None = None  # the whole set decoded on the device; None: where it fits
     balanced: bool = False  # every class drawn equally often

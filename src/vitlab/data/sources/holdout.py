@@ -71,15 +71,46 @@ def divide_by_class(dataset: DataSet, fraction: float, seed: int = 0) -> DataSet
     return dataclasses.replace(dataset, splits=splits, fingerprint=fingerprint, notes=(*dataset.notes, note))
 
 
-def _numbered_parts(numbers: Array, labels: Array | None, fraction: float, seed: int) -> Array:
-    """0, 1 or 2 for each image: train, val or test."""
-    chance = uniform(key(seed, "divide by class"), numbers).astype(np.float64)
+def fraction_of_train(dataset: DataSet, fraction: float, seed: int = 0) -> DataSet:
+    """The data set with of each class of train about `fraction` of the images, one at least, and a note on it.
+
+    The images of a class stand in the order of a hash of each one's name, and the first are taken: a smaller part lies
+    within every larger one. Images without one class each are taken as one.
+    """
+    if fraction == 1:
+        return dataset
+    train = dataset.splits["train"]
+    strata, rank = _ranked(identities(train.images), _class_numbers(train), key(seed, "fraction of train"))
+    wanted = np.maximum(np.floor(np.bincount(strata) * fraction + 0.5), 1)  # halves upwards
+    taken = np.flatnonzero(rank < wanted[strata])
+    note = (
+        f"train is {len(taken):,} of its {len(train):,} images: of each class {fraction * 100:g}%, by a hash of each"
+        f" image's name (seed {seed})."
+    )
+    return dataclasses.replace(
+        dataset,
+        splits={**dataset.splits, "train": train.take(taken)},
+        fingerprint=Digest(dataset.fingerprint, "fraction", repr(float(fraction)), seed).text(),
+        notes=(*dataset.notes, note),
+    )
+
+
+def _ranked(numbers: Array, labels: Array | None, order_key: int) -> tuple[Array, Array]:
+    """Each image's class, or 0, and its place among the images of that class in an order that is counted."""
+    chance = uniform(order_key, numbers).astype(np.float64)
     strata = np.zeros(len(numbers), np.int64) if labels is None else labels
     order = np.lexsort((numbers, chance, strata))
     counts = np.bincount(strata)
     starts = np.cumsum(counts) - counts
     rank = np.empty(len(numbers), np.int64)
     rank[order] = np.arange(len(numbers)) - starts[strata[order]]
+    return strata, rank
+
+
+def _numbered_parts(numbers: Array, labels: Array | None, fraction: float, seed: int) -> Array:
+    """0, 1 or 2 for each image: train, val or test."""
+    strata, rank = _ranked(numbers, labels, key(seed, "divide by class"))
+    counts = np.bincount(strata)
     share = np.floor(counts * fraction + 0.5).astype(np.int64)  # halves upwards
     share = np.minimum(np.maximum(share, 1), (counts - 1) // 2)
     last = (counts - np.where(counts == 2, 1, share))[strata]

@@ -1,12 +1,13 @@
 """Sets without parts, divided by class into train, val and test."""
 
 from dataclasses import dataclass
+from itertools import pairwise
 
 import numpy as np
 import pytest
 
 from vitlab.data.contract import Array, DataSet, Split
-from vitlab.data.sources.holdout import divide_by_class
+from vitlab.data.sources.holdout import divide_by_class, fraction_of_train
 
 PARTS = ("train", "val", "test")
 
@@ -103,3 +104,26 @@ def test_images_with_several_labels_are_divided_as_one() -> None:
         "val": 5,
         "test": 5,
     }
+
+
+@pytest.mark.parametrize(
+    ("fraction", "counts"), [(0.01, (1, 1, 1)), (0.1, (10, 4, 1)), (0.25, (25, 10, 1)), (1, (100, 40, 3))]
+)
+def test_a_fraction_of_train_is_of_each_class_and_of_one_image_at_least(
+    fraction: float, counts: tuple[int, int, int]
+) -> None:
+    part = fraction_of_train(a_set(100, 40, 3), fraction)
+    assert tuple(part.splits["train"].counts(3)) == counts
+    assert (part.fingerprint != "print") == (fraction != 1)
+
+
+def test_a_smaller_fraction_lies_within_a_larger_one_and_other_parts_stay() -> None:
+    divided = divide_by_class(a_set(100, 40), 0.1)
+    parts = [members(fraction_of_train(divided, fraction)) for fraction in (0.01, 0.1, 0.5, 1)]
+    assert all(small["train"] < large["train"] for small, large in pairwise(parts))
+    assert all(part["val"] == parts[0]["val"] and part["test"] == parts[0]["test"] for part in parts)
+
+
+def test_adding_images_to_a_class_leaves_the_others_as_they_are() -> None:
+    before, after = (members(fraction_of_train(a_set(100, num), 0.1))["train"] for num in (40, 60))
+    assert {name for name in before if int(name) < 1_000_000} == {name for name in after if int(name) < 1_000_000}
