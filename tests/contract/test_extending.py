@@ -101,7 +101,7 @@ def test_the_pages_commands_are_recipes(command: str, monkeypatch: pytest.Monkey
 
     def train(recipe: Recipe, **_: object) -> SimpleNamespace:
         given.append(recipe)
-        return SimpleNamespace(status=0, folder=Path(), reason="signal", step=0, scores={})
+        return SimpleNamespace(status=0, folder=Path(), reason="signal", step=0, scores={}, ending="Stopped at step 0.")
 
     monkeypatch.setattr("vitlab.api.train", train)
     assert main(shlex.split(command)) == 0

@@ -29,7 +29,7 @@ from vitlab.data.loading.resident_feed import ResidentFeed
 from vitlab.models.contract import Model
 from vitlab.models.create import create
 from vitlab.recipes import find_recipe, transfer
-from vitlab.training import assembly, hooks, session
+from vitlab.training import assembly, hooks, log, session
 from vitlab.training.checkpoints import DiskFullError
 from vitlab.training.execution import decide
 from vitlab.training.hooks import DivergedError
@@ -610,7 +610,8 @@ def test_the_time_left_does_not_count_the_compilation(
         return make(self, step, factor)
 
     monkeypatch.setattr(Stepper, "__call__", slow_at_first)
-    monkeypatch.setattr(hooks, "time", types.SimpleNamespace(monotonic=lambda: clock[0]))
+    for module in (hooks, log):  # which print a line every ten seconds
+        monkeypatch.setattr(module, "time", types.SimpleNamespace(monotonic=lambda: clock[0]))
     session.train(changed(short, log_every="6 steps"), tmp_path / "run", device="cpu")
     told = next(line for line in capsys.readouterr().err.splitlines() if line.startswith("step 6/24"))
     assert f"  {short.batch_size // 2} images/s" in told
