@@ -136,7 +136,7 @@ def mae_digits() -> Recipe:
     """A tiny ViT as a masked autoencoder on scikit-learn's embedded digits.
 
     Command: vitlab train mae-digits
-    Hardware and time: an AMD EPYC that others used too, one thread, some two minutes.
+    Hardware and time: an AMD EPYC that others used too, one thread; about two minutes by an estimate.
     Score: a held-out loss of 0.408; on the test part (400 images) nearest neighbours 87.3%, a linear probe 91.0%.
     """
     shape = {"decoder_width": 64, "decoder_depth": 2, "decoder_heads": 4}
@@ -149,7 +149,7 @@ def masked_patches_digits() -> Recipe:
     """A tiny ViT by masked patch prediction on scikit-learn's embedded digits.
 
     Command: vitlab train masked-patches-digits
-    Hardware and time: an AMD EPYC that others used too, one thread, some two minutes.
+    Hardware and time: an AMD EPYC that others used too, one thread; about two minutes by an estimate.
     Score: a held-out loss of 1.119 (ln 8 = 2.08 for greys alone); 20 nearest neighbours 70.3% (138 images).
     """
     crops = Augmentation(crop="paper", crop_area=(0.6, 1.0), flip=0.0)

@@ -89,7 +89,7 @@ def dino_digits() -> Recipe:
     """DINO with two large and two small views, and KoLeo, on scikit-learn's embedded digits.
 
     Command: vitlab train dino-digits
-    Hardware and time: an AMD EPYC, one thread, 100 s.
+    Hardware and time: an AMD EPYC, one thread; about 100 s by an estimate.
     Score: k-NN 90.75% on the test part (400 images), one run; fresh weights give 77.75%.
     """
     head = {"out_dim": 256, "hidden": 256, "bottleneck": 64, "freeze_last": 0.05}

@@ -105,6 +105,6 @@ def test_on_digits_the_answer_is_within_a_decade_of_the_known_one(optimizer: str
 
 @pytest.mark.slow
 def test_on_digits_the_answer_trains_well(tmp_path: Path) -> None:
-    """Ten epochs, of which the recipe's own rate makes 95% in the same time."""
+    """Ten epochs."""
     recipe = changed(find_recipe("digits"), **{"schedule.total": "10 epochs"})
     assert session.train(recipe, tmp_path / "run", device="cpu", find_lr=True).scores["test accuracy"] > 0.9
