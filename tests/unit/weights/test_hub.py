@@ -303,7 +303,7 @@ def test_a_hub_that_cannot_be_reached_is_one_sentence_soon(
         start = time.monotonic()
         with pytest.raises(CheckpointError) as caught:
             load("vit-b16-224.mae")
-        assert time.monotonic() - start < 2
+        assert time.monotonic() - start < 10  # PATIENCE, and some work
         with pytest.raises(CheckpointError, match=f"without its weights, and {address} does not answer"):
             hub.download("hf-hub:owner/bare")
     assert str(caught.value) == (
