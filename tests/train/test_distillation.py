@@ -192,8 +192,8 @@ def test_a_teachers_licence_goes_with_what_learned_from_it(
     start = vitlab.create("vit-digits", depth=1, num_classes=3)
     start.license = own
     vitlab.save(start, tmp_path / "start")
-    fields = {"model.source": str(tmp_path / "start"), "model.pretrained": True, "schedule.total": "2 steps"}
-    recipe = changed(short, **fields, evaluate_every="2 steps", objective=taught_by(teacher))
+    fields = {"model.source": str(tmp_path / "start"), "model.pretrained": True, "schedule.total": "5 steps"}
+    recipe = changed(short, **fields, evaluate_every="5 steps", objective=taught_by(teacher))
     session.train(recipe, tmp_path / "run", device="cpu", show=False)
     session.resume(tmp_path / "run", device="cpu", show=False)
     assert vitlab.load(tmp_path / "run").license == ("Ours.\n\nFor research." if own else "For research.")
