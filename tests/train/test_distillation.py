@@ -183,6 +183,22 @@ def test_a_tiny_deit_learns_the_digits_from_a_teacher(tmp_path: Path) -> None:
     assert np.isfinite(ended.scores["test loss"])
 
 
+@pytest.mark.parametrize("own", [None, "Ours.", "Ours.\n\nFor research."])
+def test_a_teachers_licence_goes_with_what_learned_from_it(
+    short: Recipe, teacher: Path, tmp_path: Path, own: str | None
+) -> None:
+    """After the licence of the weights that the student starts from, once, also when the run is resumed."""
+    (teacher / "LICENSE").write_text("For research.")
+    start = vitlab.create("vit-digits", depth=1, num_classes=3)
+    start.license = own
+    vitlab.save(start, tmp_path / "start")
+    fields = {"model.source": str(tmp_path / "start"), "model.pretrained": True, "schedule.total": "5 steps"}
+    recipe = changed(short, **fields, evaluate_every="5 steps", objective=taught_by(teacher))
+    session.train(recipe, tmp_path / "run", device="cpu", show=False)
+    session.resume(tmp_path / "run", device="cpu", show=False)
+    assert vitlab.load(tmp_path / "run").license == ("Ours.\n\nFor research." if own else "For research.")
+
+
 def test_a_changed_teacher_is_refused(short: Recipe, teacher: Path, tmp_path: Path) -> None:
     recipe = distilling(short, teacher, **{"schedule.total": "4 steps"})
     session.train(recipe, tmp_path / "run", device="cpu", show=False)

@@ -13,7 +13,7 @@ from torch import Tensor
 import vitlab
 from changing import changed, lose_at, signal_at, spoil_at
 from short_runs import write_damaged_folder
-from vitlab import api
+from vitlab.api.train import run_folder
 from vitlab.core.errors import CheckpointError, ConfigError, Error
 from vitlab.data.batch import Batch
 from vitlab.models.contract import Model
@@ -225,9 +225,9 @@ def test_several_processes_agree_on_a_folder(tmp_path: Path, monkeypatch: pytest
     """Alone a run takes the next free one."""
     monkeypatch.chdir(tmp_path)
     (tmp_path / "runs" / "digits").mkdir(parents=True)
-    assert api._run_folder(None, "digits") == Path("runs/digits-2")
+    assert run_folder(None, "digits") == Path("runs/digits-2")
     monkeypatch.setenv("WORLD_SIZE", "2")
-    assert api._run_folder(None, "digits") == Path("runs/digits")
+    assert run_folder(None, "digits") == Path("runs/digits")
 
 
 def test_a_run_whose_steps_were_all_skipped_keeps_no_checkpoint(

@@ -313,4 +313,14 @@ def _learner(plan: Plan, world: World, view: ProgressView, kept: Path | None) ->
     if (note := synchronize(model, world)) is not None:
         view.say(note)
     hold_still(model)
-    return Learner(model, plan.objective(model).to(world.device))
+    objective = plan.objective(model).to(world.device)
+    model.license = _terms(model, objective.teacher)
+    return Learner(model, objective)
+
+
+def _terms(model: Model, teacher: Model | None) -> str | None:
+    """The licence of the weights that it starts from, and of those that it learns from."""
+    own, taught = model.license, None if teacher is None else teacher.license
+    if own is None or taught is None or taught in own:
+        return own or taught
+    return f"{own.rstrip()}\n\n{taught}"

@@ -1,0 +1,43 @@
+"""What the verbs are given: a model or its source, images, names; as what the rooms below take."""
+
+import contextlib
+import os
+from collections.abc import Iterable, Iterator
+from typing import cast
+
+from vitlab.core.devices import choose_device
+from vitlab.core.errors import Error
+from vitlab.data.decoding import Input, StrPath
+from vitlab.models.contract import Model
+from vitlab.weights.box import DEFAULT
+from vitlab.weights.load import load
+
+
+@contextlib.contextmanager
+def placed(model: Model | StrPath, device: str | None) -> Iterator[tuple[Model, str]]:
+    """A model and its name; one that was given stays where it is unless a device is named, and goes back afterwards."""
+    from vitlab.evaluation.subject import lent
+
+    where = None if device is None and isinstance(model, Model) else choose_device(device)
+    loaded, name = named(model)
+    with lent(loaded):
+        yield loaded if where is None else loaded.to(where), name
+
+
+def named(model: Model | StrPath) -> tuple[Model, str]:
+    return (model, "the model") if isinstance(model, Model) else (load(source_name(model, "model")), os.fspath(model))
+
+
+def given_images(images: Input | Iterable[Input] | None, verb: str) -> Input | Iterable[Input]:
+    if images is None:
+        raise Error(
+            f"There are no images: vitlab.{verb}(images=...) asks {DEFAULT}, vitlab.{verb}(model, images) another one."
+        )
+    return images
+
+
+def source_name(value: object, what: str) -> str:
+    """A path or a name, as recipes keep it."""
+    if not isinstance(value, str | os.PathLike):
+        raise Error(f"`{what}` must be a path or a name, not {type(value).__name__}.")
+    return os.fspath(cast("StrPath", value))
