@@ -37,10 +37,10 @@ fmt: .venv/.dev ## format, and repair what the linter can
 	@$(PY) -m ruff check --fix .
 	@$(PY) -m ruff format .
 
-# What ends in _peers.py is started by the benchmark that it belongs to; a soak takes hours, and copies, labels and transfer are measured on photos of yours.
+# What ends in _peers.py is started by the benchmark that it belongs to; a soak takes hours, and copies, frozen, labels and transfer are measured on photos of yours.
 bench: .venv/.dev ## every benchmark in turn
 	@set -e; for script in benchmarks/*.py; do \
-	    case "$$script" in *_peers.py|*/soak.py|*/copies.py|*/labels.py|*/transfer.py) continue;; esac; \
+	    case "$$script" in *_peers.py|*/soak.py|*/copies.py|*/frozen.py|*/labels.py|*/transfer.py) continue;; esac; \
 	    grep -q '^if __name__' "$$script" || continue; \
 	    echo "== $$script"; $(PY) "$$script"; \
 	done
