@@ -22,6 +22,7 @@ if TYPE_CHECKING:
         report,
         resume,
         save,
+        study,
         train,
     )
     from vitlab.core.errors import Error
@@ -48,6 +49,7 @@ __all__ = [
     "report",
     "resume",
     "save",
+    "study",
     "train",
 ]
 
@@ -70,6 +72,7 @@ _HOMES = {
     "report": "vitlab.api",
     "resume": "vitlab.api",
     "save": "vitlab.weights.load",
+    "study": "vitlab.api",
     "train": "vitlab.api",
 }
 

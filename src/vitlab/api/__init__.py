@@ -9,6 +9,7 @@ from vitlab.api.inspect import inspect
 from vitlab.api.predict import predict
 from vitlab.api.push import push
 from vitlab.api.report import report
+from vitlab.api.study import study
 from vitlab.api.train import resume, train
 from vitlab.inference.predict import Prediction, Predictions
 from vitlab.models.create import create
@@ -37,5 +38,6 @@ __all__ = [
     "report",
     "resume",
     "save",
+    "study",
     "train",
 ]

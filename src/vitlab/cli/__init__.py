@@ -17,6 +17,7 @@ VERBS: dict[str, tuple[str, str]] = {
     "train": ("vitlab.cli.train", "a model from a recipe; --resume continues a run"),
     "finetune": ("vitlab.cli.finetune", "a trained model for your own images"),
     "evaluate": ("vitlab.cli.evaluate", "accuracy, few-shot, linear, kNN, transfer, cost; results side by side"),
+    "study": ("vitlab.cli.study", "a table or figure of the paper from a grid of runs, at a chosen scale"),
     "embed": ("vitlab.cli.embed", "the features of images, to .npz or .parquet"),
     "serve": ("vitlab.cli.serve", "a model over HTTP, in batches"),
     "inspect": ("vitlab.cli.inspect", "what a model learned and where it looks, as figures and a page"),

@@ -3,6 +3,8 @@
 from vitlab.core.registry import Registry
 from vitlab.evaluation import protocols
 from vitlab.evaluation.contract import Protocol
+from vitlab.studies.contract import Study
 
 MODULES = (*protocols.MODULES, "studies.score", "studies.finetune", "studies.vtab")
 PROTOCOLS = Registry(Protocol, "protocol", "vitlab", "PROTOCOL", MODULES, group="vitlab.protocols")
+STUDIES = Registry(Study, "study", "vitlab.studies", "STUDY", ("positions",))

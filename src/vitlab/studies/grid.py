@@ -15,6 +15,7 @@ from vitlab.core.errors import Error
 from vitlab.core.record import read_json, write_json
 from vitlab.training import session
 from vitlab.training.hooks import DivergedError
+from vitlab.training.plan import Given
 from vitlab.training.recipe import Recipe
 from vitlab.training.run import differences, locked
 
@@ -138,14 +139,14 @@ def _said_once() -> Iterator[None]:
         log.removeFilter(is_new)
 
 
-def trainer(*, device: str | None = None, show: bool = False) -> Train:
+def trainer(*, device: str | None = None, show: bool = False, given: Given | None = None) -> Train:
     """Runs through vitlab's own training, from the last checkpoint where there is one."""
 
     def train(recipe: Recipe, folder: Path) -> Mapping[str, Any]:
         if (folder / "recipe.json").exists():
-            outcome = session.resume(folder, recipe=recipe, device=device, show=show)
+            outcome = session.resume(folder, recipe=recipe, device=device, show=show, given=given)
         else:
-            outcome = session.train(recipe, folder, device=device, show=show)
+            outcome = session.train(recipe, folder, device=device, show=show, given=given)
         if outcome.reason == "signal":
             raise GridStopped(outcome.status)
         return read_json(folder / RESULT)
@@ -173,7 +174,7 @@ def _same(folder: Path, recipe: Recipe) -> None:
     """An ended run counts only where it is the one that is asked for."""
     if not (folder / "recipe.json").exists():
         raise GridError(f"{folder} has a result but no recipe.json: delete the folder, and it is made again.")
-    if changed := differences(read_json(folder / "recipe.json"), to_dict(recipe)):
+    if changed := differences(read_json(folder / "recipe.json"), to_dict(recipe), free=("compile",)):
         raise GridError(f"{folder} was made by another recipe ({_some(changed)}): delete it, and it is made again.")
 
 

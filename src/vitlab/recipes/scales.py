@@ -1,0 +1,144 @@
+"""What studies start from: for each scale a ViT, a BiT and a hybrid of about one size, trained alike.
+
+digits: seconds per run on one core. cifar and tiny-imagenet: short runs, some 40 s on one H200 (estimated), without
+compilation, which would cost more than it saves. imagenet: the paper's own recipes for ImageNet (table 3), and BiT's.
+Scores: docs/results/studies.md.
+"""
+
+import dataclasses
+from dataclasses import dataclass
+from typing import Any, Literal, TypeAlias
+
+from vitlab.core.errors import ConfigError
+from vitlab.data.augmentation import Augmentation
+from vitlab.recipes.bit import RECIPES as BIT
+from vitlab.recipes.pretraining import RECIPES as PRETRAINING
+from vitlab.training.optimizers import Optimizer
+from vitlab.training.recipe import DataChoice, ModelChoice, Recipe
+from vitlab.training.schedules import Schedule
+
+Family: TypeAlias = Literal["ViT", "BiT", "hybrid"]
+FAMILIES: tuple[Family, ...] = ("ViT", "BiT", "hybrid")
+
+
+@dataclass(frozen=True)
+class Small:
+    """A scale of small images: its data, how long a run is, and a model of each family."""
+
+    data: str
+    total: str
+    batch_size: int
+    image_size: int
+    lr: float  # of AdamW; of SGD see `SGD_LR`
+    augmentation: Augmentation
+    models: dict[Family, tuple[str, tuple[str, ...]]]  # a row of the zoo, and what is other than there
+    held_out: float = 0.1
+
+
+ONE_UNIT = ("resnet_layers=[1]", "resnet_width=32")
+SGD_LR = 0.03  # for each 256 images: BiT's
+SMALL: dict[str, Small] = {
+    "digits": Small(
+        "digits",
+        "300 steps",
+        64,
+        16,
+        2e-3,
+        Augmentation(crop="pad", pad=1, flip=0.0),
+        {
+            "ViT": ("vit-digits", ("patch_size=4", "depth=3")),
+            "BiT": ("bit-r50x1", ("layers=[1,1]", "width=32")),
+            "hybrid": (
+                "r-vit-ti16-224",
+                ("patch_size=4", "width=64", "depth=2", "mlp_dim=128", "heads=4", *ONE_UNIT),
+            ),
+        },
+    ),
+    "cifar": Small(
+        "cifar10",
+        "20 epochs",
+        512,
+        32,
+        1e-3,
+        Augmentation(crop="pad", pad=4, flip=0.5),
+        {
+            "ViT": ("vit-ti4-32", ()),
+            "BiT": ("bit-r50x1", ("layers=[2,2,2]", "width=64")),
+            "hybrid": (
+                "r-vit-ti16-224",
+                ("patch_size=4", "resnet_layers=[2]", "width=192", "depth=10"),
+            ),
+        },
+        0.02,
+    ),
+    "tiny-imagenet": Small(
+        "tiny-imagenet",
+        "20 epochs",
+        512,
+        64,
+        1e-3,
+        Augmentation(crop="pad", pad=8, flip=0.5),
+        {
+            "ViT": ("vit-ti8-64", ()),
+            "BiT": ("bit-r50x1", ("layers=[2,2,2]", "width=64")),
+            "hybrid": (
+                "r-vit-ti16-224",
+                ("patch_size=8", "resnet_layers=[2,2]", "width=192", "depth=10"),
+            ),
+        },
+        0.02,
+    ),
+}
+
+
+def scale_recipe(scale: str, family: Family = "ViT", *, optimizer: Literal["own", "adamw", "sgd"] = "own") -> Recipe:
+    """The recipe of a family at a scale; `own`: AdamW for what has attention, SGD for BiT."""
+    if scale == "imagenet":
+        return _imagenet(family, optimizer)
+    if scale not in SMALL:
+        raise ConfigError(f"There is no scale '{scale}': {', '.join([*SMALL, 'imagenet'])}.")
+    small = SMALL[scale]
+    source, changes = small.models[family]
+    sgd = optimizer == "sgd" or (optimizer == "own" and family == "BiT")
+    return Recipe(
+        name=f"{scale}-{family.lower()}",
+        model=ModelChoice(source=source, image_size=small.image_size, set=changes),
+        data=DataChoice(source=small.data, val_fraction=small.held_out, workers=0),
+        augmentation=small.augmentation,
+        optimizer=_sgd(small) if sgd else _adamw(small),
+        schedule=Schedule(kind="cosine", total=small.total, warmup="10%"),
+        batch_size=small.batch_size,
+        evaluate_every="0 steps",
+        checkpoint_every="50%",
+        log_every="10%",
+        keep="last",
+    )
+
+
+def _adamw(small: Small) -> Optimizer:
+    return Optimizer(name="adamw", lr=small.lr, weight_decay=0.05, clip=1.0)
+
+
+def _sgd(small: Small) -> Optimizer:
+    return Optimizer(name="sgd", lr=SGD_LR * max(small.batch_size / 256, 1), momentum=0.9, l2=1e-4, clip=1.0)
+
+
+def _imagenet(family: Family, optimizer: str) -> Recipe:
+    vit = PRETRAINING["vit-b16-imagenet"]()
+    if family == "ViT":
+        return vit
+    if family == "hybrid":
+        return dataclasses.replace(vit, model=dataclasses.replace(vit.model, source="r50-vit-b16-224"))
+    bit = BIT["bit-r152x4-imagenet"]()
+    bit = dataclasses.replace(bit, model=dataclasses.replace(bit.model, source="bit-r50x1"))
+    if optimizer == "adamw":  # at the rate that table 3 has for ResNets
+        return dataclasses.replace(bit, optimizer=Optimizer(name="adamw", lr=1e-3, weight_decay=0.1))
+    return bit
+
+
+def with_model(recipe: Recipe, **changes: Any) -> Recipe:
+    """The recipe with other fields of its model's configuration, as depth=2; image_size is the side in pixels."""
+    size = changes.pop("image_size", recipe.model.image_size)
+    kept = [text for text in recipe.model.set if text.partition("=")[0] not in changes]
+    added = [f"{name}={value}" for name, value in changes.items()]
+    return dataclasses.replace(recipe, model=dataclasses.replace(recipe.model, image_size=size, set=(*kept, *added)))

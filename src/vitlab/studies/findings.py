@@ -1,0 +1,129 @@
+"""From scores over seeds to sentences that follow from them: intervals by Student's t, differences by Welch's.
+
+Seeds vary initialisation, order and augmentation; the test images are the same for all, so that nothing here speaks of
+other images.
+"""
+
+import math
+import statistics
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+LEVEL = 0.95
+
+
+@dataclass(frozen=True)
+class Sample:
+    """Scores of the same thing with several seeds."""
+
+    values: tuple[float, ...]
+
+    @property
+    def mean(self) -> float:
+        return statistics.fmean(self.values)
+
+    @property
+    def deviation(self) -> float | None:
+        """The sample standard deviation (n - 1); None for one value."""
+        return statistics.stdev(self.values) if len(self.values) > 1 else None
+
+    def percent(self) -> str:
+        """'93.1 ± 0.4': the mean and the standard deviation over seeds."""
+        spread = "" if self.deviation is None else f" ± {100 * self.deviation:.1f}"
+        return f"{100 * self.mean:.1f}{spread}"
+
+    def to_json(self) -> dict[str, Any]:
+        return {"mean": self.mean, "standard deviation": self.deviation, "values": list(self.values)}
+
+
+@dataclass(frozen=True)
+class Difference:
+    """One mean minus another, and half the width of its interval; None where there is no spread to tell from."""
+
+    value: float
+    half_width: float | None
+
+    @property
+    def is_seen(self) -> bool:
+        return self.half_width is not None and abs(self.value) > self.half_width
+
+    def points(self) -> str:
+        """'1.2 ± 0.4 points'; the sign is left to the words around it."""
+        spread = "" if self.half_width is None else f" ± {100 * self.half_width:.1f}"
+        return f"{100 * abs(self.value):.1f}{spread} points"
+
+    def interval(self) -> str:
+        """'-0.4 ± 1.1'."""
+        return f"{100 * self.value:+.1f} ± {100 * (self.half_width or 0.0):.1f}"
+
+
+def difference(one: Sample, other: Sample, *, comparisons: int = 1) -> Difference:
+    """Welch's interval of one mean minus the other; at 95% over so many comparisons together (Bonferroni)."""
+    from scipy.stats import t  # slow to import
+
+    value = one.mean - other.mean
+    a, b = one.deviation, other.deviation
+    if a is None or b is None:
+        return Difference(value, None)
+    n, m = len(one.values), len(other.values)
+    va, vb = a * a / n, b * b / m
+    if va + vb == 0:
+        return Difference(value, 0.0)
+    freedom = (va + vb) ** 2 / (va**2 / (n - 1) + vb**2 / (m - 1))
+    quantile = float(t.ppf(1 - (1 - LEVEL) / 2 / comparisons, freedom))
+    return Difference(value, quantile * math.sqrt(va + vb))
+
+
+def against(name: str, samples: Mapping[str, Sample]) -> list[str]:
+    """Sentences on which of the others are above or below the one of that name, and which cannot be told from it."""
+    if name not in samples or len(samples) < 2:
+        return []
+    base, others = samples[name], {other: sample for other, sample in samples.items() if other != name}
+    found = {other: difference(sample, base, comparisons=len(others)) for other, sample in others.items()}
+    if any(each.half_width is None for each in found.values()):
+        gaps = joined([f"{other} {100 * each.value:+.1f} points" for other, each in found.items()])
+        return [f"Beside {name} ({base.percent()}%): {gaps}. With one seed nothing of it is sure."]
+    sentences: list[str] = []
+    for word, sign in (("Above", 1), ("Below", -1)):
+        seen = [
+            f"{other} by {each.points()}" for other, each in found.items() if each.is_seen and each.value * sign > 0
+        ]
+        if seen:
+            sentences.append(f"{word} {name} ({base.percent()}%): {joined(seen)}.")
+    same = [f"{other} ({each.interval()})" for other, each in found.items() if not each.is_seen]
+    if same:
+        sentences.append(f"No difference seen from {name} ({base.percent()}%): {joined(same)}.")
+    widened = f", widened for {len(found)} comparisons" if len(found) > 1 else ""
+    return [*sentences, f"Points are differences with their 95% intervals over {seeds_words(samples)}{widened}."]
+
+
+def pair(one: str, other: str, samples: Mapping[str, Sample], *, where: str = "") -> str:
+    """Which of two is above the other, or that no difference was seen."""
+    found = difference(samples[one], samples[other])
+    beside = f"{one} {samples[one].percent()}%, {other} {samples[other].percent()}%"
+    if found.half_width is None:
+        return f"{where}{beside}: one seed only, so that nothing is sure."
+    if not found.is_seen:
+        return f"{where}{beside}: no difference seen ({found.interval()} points)."
+    above, below = (one, other) if found.value > 0 else (other, one)
+    return f"{where}{beside}: {above} is above {below} by {found.points()}."
+
+
+def seeds_words(samples: Mapping[str, Sample]) -> str:
+    numbers = sorted({len(sample.values) for sample in samples.values()})
+    if len(numbers) == 1:
+        return f"{numbers[0]} seed{'s' * (numbers[0] != 1)} each"
+    return f"{numbers[0]} to {numbers[-1]} seeds each"
+
+
+def joined(parts: Sequence[str]) -> str:
+    """'a; b; c', whose parts may have commas."""
+    return "; ".join(parts)
+
+
+def rank_correlation(one: Sequence[float], other: Sequence[float]) -> float:
+    """Spearman's: whether two lists have the same order, from -1 to 1."""
+    from scipy.stats import spearmanr
+
+    return float(spearmanr(one, other)[0])
