@@ -9,8 +9,10 @@ import dataclasses
 from dataclasses import dataclass
 from typing import Any, Literal, TypeAlias
 
+from vitlab.core.config import Choice, parse_assignments
 from vitlab.core.errors import ConfigError
 from vitlab.data.augmentation import Augmentation
+from vitlab.models.create import configured
 from vitlab.recipes.bit import RECIPES as BIT
 from vitlab.recipes.pretraining import RECIPES as PRETRAINING
 from vitlab.training.optimizers import Optimizer
@@ -46,7 +48,7 @@ SMALL: dict[str, Small] = {
         2e-3,
         Augmentation(crop="pad", pad=1, flip=0.0),
         {
-            "ViT": ("vit-digits", ("patch_size=4", "depth=3")),
+            "ViT": ("vit-digits", ("patch_size=4",)),
             "BiT": ("bit-r50x1", ("layers=[1,1]", "width=32")),
             "hybrid": (
                 "r-vit-ti16-224",
@@ -142,3 +144,37 @@ def with_model(recipe: Recipe, **changes: Any) -> Recipe:
     kept = [text for text in recipe.model.set if text.partition("=")[0] not in changes]
     added = [f"{name}={value}" for name, value in changes.items()]
     return dataclasses.replace(recipe, model=dataclasses.replace(recipe.model, image_size=size, set=(*kept, *added)))
+
+
+def steps_times(recipe: Recipe, factor: int) -> Recipe:
+    """The recipe with so many times as long a run."""
+    amount, unit = recipe.schedule.total.split()
+    schedule = dataclasses.replace(recipe.schedule, total=f"{int(amount) * factor} {unit}")
+    return dataclasses.replace(recipe, schedule=schedule)
+
+
+def config_of(recipe: Recipe) -> Any:
+    """The configuration of the recipe's model, but for its classes."""
+    spec = recipe.model
+    return configured(spec.source, image_size=spec.image_size, **parse_assignments(spec.set, where="model.set"))
+
+
+def tuned(recipe: Recipe, source: str, *, steps: int, lr: float, image_size: int | None = None) -> Recipe:
+    """The paper's fine-tuning (SGD, cosine, a zero head) of a run's model on the recipe's data, whole train."""
+    return dataclasses.replace(
+        recipe,
+        model=ModelChoice(source=source, pretrained=True, image_size=image_size),
+        data=dataclasses.replace(recipe.data, fraction=1.0),
+        objective=Choice("supervised"),
+        optimizer=Optimizer(name="sgd", lr=lr, momentum=0.9, clip=1.0),
+        schedule=Schedule(kind="cosine", total=f"{steps} steps", warmup="10%"),
+    )
+
+
+# steps and rate of fine-tuning at each scale; imagenet: table 4's
+TUNING: dict[str, tuple[int, float]] = {
+    "digits": (60, 0.03),
+    "cifar": (400, 0.03),
+    "tiny-imagenet": (800, 0.03),
+    "imagenet": (20_000, 0.03),
+}

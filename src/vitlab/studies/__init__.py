@@ -7,4 +7,21 @@ from vitlab.studies.contract import Study
 
 MODULES = (*protocols.MODULES, "studies.score", "studies.finetune", "studies.vtab")
 PROTOCOLS = Registry(Protocol, "protocol", "vitlab", "PROTOCOL", MODULES, group="vitlab.protocols")
-STUDIES = Registry(Study, "study", "vitlab.studies", "STUDY", ("positions",))
+STUDIES = Registry(
+    Study,
+    "study",
+    "vitlab.studies",
+    "STUDY",
+    (
+        "positions",
+        "shape",
+        "heads",
+        "optimizers",
+        "resolution",
+        "data_size",
+        "cost",
+        "self_supervision",
+        "vtab_groups",
+        "bias",
+    ),
+)

@@ -58,7 +58,7 @@ class Cell:
     folder: str
     recipe: Mapping[str, Any]
     measures: tuple[Measure, ...] = ()
-    module: str = ""  # as 'package.module:function'
+    module: str = ""  # as 'package.module:function', with arguments after further colons
     device: str | None = None
 
     @property
@@ -101,10 +101,11 @@ def given_of(cell: Cell) -> Given:
 
 
 def build_module(name: str, seed: int) -> nn.Module:
-    module, _, function = name.partition(":")
+    """What 'package.module:function:ARGUMENT...' makes, initialised by a seed."""
+    module, function, *arguments = name.split(":")
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(torch_seed(seed, "initialise"))
-        return getattr(importlib.import_module(module), function)()
+        return getattr(importlib.import_module(module), function)(*arguments)
 
 
 def planned(cell: Cell, recipe: Recipe, dataset: DataSet) -> tuple[Model, int]:

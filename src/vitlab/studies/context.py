@@ -100,7 +100,7 @@ class Context:
 
         `module` names a function without arguments, 'package.module:function', that builds a network of no family.
         """
-        if self.data is not None:
+        if self.data is not None and not Path(recipe.data.source).exists():  # a path was chosen by the study itself
             recipe = dataclasses.replace(recipe, data=dataclasses.replace(recipe.data, source=self.data))
         without = recipe.augmentation.without(self.opened(recipe).changes_labels)
         recipe = dataclasses.replace(recipe, name=f"study-{self.study}", augmentation=without)
@@ -170,11 +170,16 @@ class Context:
         *,
         measures: Sequence[Measure] = (),
         modules: Mapping[str, str] | None = None,
+        whole: bool = False,
         what: str = "",
         later: int = 0,
     ) -> dict[str, list[Trained]]:
-        """Each row of a grid with every seed; rows that `--only` leaves out, or without any result, are not there."""
-        names = {row: [f"{row}, seed {seed}" for seed in self.seeds] for row in self.wanted(list(rows))}
+        """Each row of a grid with every seed; rows without any result are not there.
+
+        Nor are those that `--only` leaves out, unless the `whole` grid is needed by what comes after it.
+        """
+        wanted = list(rows) if whole else self.wanted(list(rows))
+        names = {row: [f"{row}, seed {seed}" for seed in self.seeds] for row in wanted}
         cells = [
             self.cell(
                 name,
@@ -188,6 +193,22 @@ class Context:
         found = self.map(cells, what=what, later=later)
         kept = {row: [found[name] for name in own if name in found] for row, own in names.items()}
         return {row: runs for row, runs in kept.items() if runs}
+
+    def follow(
+        self, runs: Mapping[str, Sequence[Trained]], make: Callable[[Trained], Recipe], *, then: str, what: str = ""
+    ) -> dict[str, list[Trained]]:
+        """After each run another one, by a recipe that is made of it: as a fine-tuning of its model."""
+        cells = {
+            run.cell.name: (row, self.cell(f"{run.cell.name}, {then}", make(run)))
+            for row, own in runs.items()
+            for run in own
+        }
+        found = self.map([cell for _, cell in cells.values()], what=what)
+        followed: dict[str, list[Trained]] = {}
+        for row, cell in cells.values():
+            if cell.name in found:
+                followed.setdefault(row, []).append(found[cell.name])
+        return followed
 
     def wanted(self, rows: Sequence[str]) -> list[str]:
         """The rows that `--only` matches, or all."""

@@ -1,0 +1,163 @@
+"""Accuracy against what training computes: families in several sizes and for several lengths (figure 5)."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from vitlab.studies.contract import Study, StudyResult, Table
+
+if TYPE_CHECKING:
+    from vitlab.studies.context import Context, Trained
+    from vitlab.studies.findings import Sample
+
+JFT_IMAGES = 303e6  # the paper's JFT-300M
+# what pins TPUv3-core-days to FLOPs: rows of the zoo whose training the paper's table 2 states, 14 epochs of JFT
+PINNED = {"ViT-H/14 (JFT)": ("vit-h14-224", 14), "ViT-L/16 (JFT)": ("vit-l16-224", 14)}
+
+
+@dataclass(frozen=True, kw_only=True)
+class CostOptions:
+    """Accuracy against exaFLOPs of training: ViT, BiT and a hybrid in several sizes, each trained short and long."""
+
+    lengths: tuple[int, ...] = (1, 3)
+    """How many times as long as the scale's own run."""
+
+
+def core_days_per_exaflop() -> dict[str, float]:
+    """By the models whose core-days the paper states, and our count of what their training computed."""
+    from vitlab.evaluation.cost import exaflops
+    from vitlab.evaluation.published import published_columns
+    from vitlab.models.counts import count_flops
+    from vitlab.models.create import configured, empty_model
+
+    days = {column.model: column.core_days for column in published_columns("v2")}
+    return {
+        name: spent / exaflops(count_flops(empty_model(configured(row))), epochs * JFT_IMAGES)
+        for name, (row, epochs) in PINNED.items()
+        if (spent := days.get(name)) is not None
+    }
+
+
+# by scale and family: what each size changes of the scale's own model, or the recipe that trains it
+SIZES: dict[str, dict[Any, dict[str, dict[str, Any] | str]]] = {
+    "digits": {
+        "ViT": {"2 layers": {"depth": 2}, "4 layers": {}, "4 layers, patch 2": {"patch_size": 2}},
+        "BiT": {"2 units": {}, "3 units": {"layers": "[2,1]"}},
+        "hybrid": {"2 layers": {}, "4 layers": {"depth": 4}},
+    },
+    "cifar": {
+        "ViT": {"6 layers": {"depth": 6}, "12 layers": {}, "12 layers, patch 2": {"patch_size": 2}},
+        "BiT": {"6 units": {}, "13 units": {"layers": "[3,4,6]"}},
+        "hybrid": {"10 layers": {}, "20 layers": {"depth": 20}},
+    },
+    "tiny-imagenet": {
+        "ViT": {"6 layers": {"depth": 6}, "12 layers": {}, "12 layers, patch 4": {"patch_size": 4}},
+        "BiT": {"6 units": {}, "13 units": {"layers": "[3,4,6]"}},
+        "hybrid": {"10 layers": {}, "20 layers": {"depth": 20}},
+    },
+    "imagenet": {
+        "ViT": {"B/32": "vit-b32-imagenet", "B/16": "vit-b16-imagenet", "L/16": "vit-l16-imagenet"},
+        "BiT": {"R50x1": {}, "R101x1": {"layers": "[3,4,23,3]"}, "R50x2": {"width": 128}},
+        "hybrid": {"R50+B/16": {}},
+    },
+}
+
+
+def rows(scale: str, lengths: Sequence[int]) -> dict[str, Any]:
+    """A recipe for each family, size and length."""
+    from vitlab.recipes import find_recipe
+    from vitlab.recipes.scales import scale_recipe, steps_times, with_model
+
+    found: dict[str, Any] = {}
+    for family, own in SIZES[scale].items():
+        for size, new in own.items():
+            recipe = find_recipe(new) if isinstance(new, str) else with_model(scale_recipe(scale, family), **new)
+            for length in lengths:
+                longer = f", {length} times as long" if length > 1 else ""
+                found[f"{family}, {size}{longer}"] = steps_times(recipe, length)
+    return found
+
+
+def run(context: "Context", options: CostOptions) -> StudyResult:
+    from vitlab.studies.context import samples
+    from vitlab.studies.drawing import lines
+
+    runs = context.over_seeds(rows(context.scale, options.lengths))
+    found = samples(runs)
+    spent = {row: context.exaflops(own[0]) for row, own in runs.items()}
+    rates = core_days_per_exaflop()
+    table = _table(context, runs, found, spent, rates)
+    families = list(dict.fromkeys(row.split(", ")[0] for row in found))
+    series = {
+        family: sorted((spent[row], found[row]) for row in found if row.startswith(family)) for family in families
+    }
+    numbers = {row: {"test accuracy": found[row].to_json(), "exaflops": spent[row]} for row in found}
+    return StudyResult(
+        tables=(table,),
+        findings=[*_frontier(found, spent), _pinned(rates)],
+        figure=lines({"test accuracy": series}, across="exaFLOPs of training", label="percent"),
+        numbers={"rows": numbers, "core-days per exaFLOP": rates},
+    )
+
+
+def _table(
+    context: "Context",
+    runs: "Mapping[str, Sequence[Trained]]",
+    found: "Mapping[str, Sample]",
+    spent: Mapping[str, float],
+    rates: Mapping[str, float],
+) -> Table:
+    from vitlab.core.words import millions, number
+
+    low, high = min(rates.values()), max(rates.values())
+    lines = [
+        [
+            row,
+            millions(context.parameters(runs[row][0])),
+            number(spent[row]),
+            f"{number(spent[row] * low)} to {number(spent[row] * high)}",
+            f"{sum(float(run.result['seconds']) for run in runs[row]) / len(runs[row]):.1f}",
+            found[row].percent(),
+        ]
+        for row in sorted(found, key=lambda row: spent[row])
+    ]
+    columns = ["", ">parameters", ">exaFLOPs", ">TPUv3-core-days, estimated", ">seconds here", ">test %"]
+    return Table("Accuracy against the cost of training", columns, lines)
+
+
+def _frontier(found: "Mapping[str, Sample]", spent: Mapping[str, float]) -> list[str]:
+    """What no cheaper row beats, by means; and how much of it is sure."""
+    from vitlab.studies.findings import difference, joined
+
+    best: list[str] = []
+    for row in sorted(found, key=lambda row: spent[row]):
+        if not best or found[row].mean > found[best[-1]].mean:
+            best.append(row)
+    if not best:
+        return []
+    steps: list[str] = []
+    for place, row in enumerate(best):
+        apart = place > 0 and difference(found[row], found[best[place - 1]]).is_seen
+        steps.append(f"{row} ({found[row].percent()}%{', sure' if apart else ', not sure' if place else ''})")
+    return [
+        f"Rows that no cheaper one beats by its mean, cheapest first: {joined(steps)}. Sure: the 95% interval of the"
+        " difference from the one before leaves out 0."
+    ]
+
+
+def _pinned(rates: Mapping[str, float]) -> str:
+    words = "; ".join(f"{name} {rate:.2f}" for name, rate in rates.items())
+    return (
+        f"TPUv3-core-days are estimated from FLOPs by what the paper states for its own models ({words} core-days per"
+        " exaFLOP); small models would not reach that speed."
+    )
+
+
+STUDY = Study(
+    name="cost",
+    summary="accuracy against exaFLOPs of training, by family and size",
+    options=CostOptions,
+    run=run,
+    examples=("--scale digits", "--scale digits --lengths 1 2 4 --only 'ViT*'"),
+    published="figure 5: ViTs need 2 to 4 times less computation than BiTs for the same score; hybrids lead when small",
+)
