@@ -1,0 +1,130 @@
+"""What every study promises: it describes itself, and from the results of its cells makes a table, figure and words."""
+
+import contextlib
+import dataclasses
+import re
+import shlex
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from studied import Inventing
+from vitlab.cli import main
+from vitlab.cli.study import parse_arguments
+from vitlab.core.errors import Error
+from vitlab.studies import STUDIES, executors
+from vitlab.studies.contract import Study, StudyResult
+from vitlab.studies.running import run_study, study_to_dict
+
+NAMES = STUDIES.names()
+INVENTED = [name for name in NAMES if name != "bias"]  # which looks into the networks that it trained
+GROUPS = [(name, scale) for name in INVENTED for scale in ("cifar", "tiny-imagenet") if name != "vtab-groups"]
+
+
+@pytest.fixture
+def inventing(monkeypatch: pytest.MonkeyPatch) -> Inventing:
+    executor = Inventing()
+    monkeypatch.setitem(executors.EXECUTORS, "inventing", lambda: executor)
+    return executor
+
+
+def made(study: Study, folder: Path, **changes: Any) -> StudyResult:
+    given: dict[str, Any] = {"scale": "digits", "folder": folder, "seeds": 2, "device": "cpu", **changes}
+    return run_study(study, {}, executor="inventing", **given)
+
+
+@contextlib.contextmanager
+def pictures(path: Path, side: int) -> Iterator[str]:
+    """A set that can stand in for another: forty pictures of two classes."""
+    rng = np.random.default_rng(0)
+    images = rng.integers(0, 255, (40, side, side, 3)).astype(np.uint8)
+    labels = np.arange(40) % 2
+    np.savez(path, x_train=images[:30], y_train=labels[:30], x_test=images[30:], y_test=labels[30:])
+    yield str(path)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_it_describes_itself(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """Each option has a default and a text in the help, and the options' class a sentence."""
+    study = STUDIES.find(name)
+    assert re.fullmatch(r"[a-z][a-z0-9-]*", study.name)
+    assert study.summary
+    assert "\n" not in study.summary
+    study.options()  # all have defaults
+    assert main(["study", name, "--help"]) == 0
+    text = capsys.readouterr().out
+    assert study.options.__doc__ is not None
+    assert study.options.__doc__.split(":")[0] in text
+    for field in dataclasses.fields(study.options):
+        assert re.search(rf"^\W*--{field.name.replace('_', '-')} .*?\(default:", text, re.MULTILINE | re.DOTALL)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_its_examples_are_command_lines(name: str) -> None:
+    study = STUDIES.find(name)
+    assert study.examples
+    for example in study.examples:
+        given = parse_arguments(name, study, shlex.split(example))
+        assert given.scale in study.scales
+
+
+@pytest.mark.parametrize("name", INVENTED)
+def test_its_result(name: str, tmp_path: Path, inventing: Inventing) -> None:
+    """A table with a line per row, sentences, and a figure; as files too, which JSON can hold."""
+    result = made(STUDIES.find(name), tmp_path / "study")
+    assert inventing.cells
+    assert result.tables
+    for table in result.tables:
+        assert table.rows
+        assert all(len(row) == len(table.columns) for row in table.rows)
+    assert result.findings
+    assert all(sentence.endswith(".") and "nan" not in sentence for sentence in result.findings)
+    assert result.figure is not None
+    assert result.cost["runs"] == len({cell.folder for cell in inventing.cells})
+    assert result.cost["exaflops"] > 0
+    assert (tmp_path / "study" / "figure.png").read_bytes().startswith(b"\x89PNG")
+    assert result.findings[0] in (tmp_path / "study" / "study.md").read_text()
+    assert (tmp_path / "study" / "study.json").exists()
+    assert study_to_dict(result)["study"] == name
+
+
+@pytest.mark.parametrize(("name", "scale"), GROUPS)
+def test_its_larger_scales(name: str, scale: str, tmp_path: Path, inventing: Inventing) -> None:
+    """Every model and recipe of a larger scale can be built, and its runs are those of the small one."""
+    side = 32 if scale == "cifar" else 64
+    with pictures(tmp_path / "set.npz", side) as data:
+        result = made(STUDIES.find(name), tmp_path / "study", scale=scale, data=data, seeds=1)
+    assert result.tables[0].rows
+    assert all(cell.recipe["data"]["source"] == data for cell in inventing.cells)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", [name for name in INVENTED if name != "vtab-groups"])
+def test_the_papers_scale(name: str, tmp_path: Path, inventing: Inventing) -> None:
+    """The paper's models, which take gigabytes."""
+    with pictures(tmp_path / "set.npz", 32) as data:
+        result = made(STUDIES.find(name), tmp_path / "study", scale="imagenet", data=data, seeds=1)
+    assert result.tables[0].rows
+    assert inventing.cells
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_an_unknown_option_or_scale_is_refused(name: str, tmp_path: Path, inventing: Inventing) -> None:
+    del inventing
+    study = STUDIES.find(name)
+    with pytest.raises(Error, match=f"study {name}: there is no field 'color'"):
+        run_study(study, {"color": 1}, scale="digits", folder=tmp_path, executor="inventing")
+    with pytest.raises(Error, match=f"The study {name} has the scales digits, .*, not 'jft'"):
+        made(study, tmp_path, scale="jft")
+
+
+def test_a_failed_row_costs_no_other(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    executor = Inventing([f"none, seed {seed}" for seed in range(2)])
+    monkeypatch.setitem(executors.EXECUTORS, "inventing", lambda: executor)
+    result = made(STUDIES.find("positions"), tmp_path)
+    assert set(result.failed) == {"none, seed 0", "none, seed 1"}
+    assert len(result.tables[0].rows) == 8
+    assert "No result: none, seed 0 (it was to fail)." in result.markdown()
