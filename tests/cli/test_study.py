@@ -1,7 +1,8 @@
-"""`vitlab study` as it is typed: the list, one of one's own, its files, and a second call that trains nothing."""
+"""`vitlab study` as it is typed: the list, the one of docs/studies.md, and a second call that trains nothing."""
 
 import contextlib
 import json
+import re
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -10,42 +11,14 @@ import pytest
 from vitlab.cli import main
 from vitlab.studies import STUDIES
 
-MINE = '''
-"""Two lengths of a run."""
-
-from dataclasses import dataclass, replace
-
-from vitlab.studies.contract import Study, StudyResult, Table
-
-
-@dataclass(frozen=True, kw_only=True)
-class Options:
-    """Lengths: a run of some steps, and of twice as many."""
-
-    steps: int = 1
-    """Of the shorter run."""
-
-
-def run(context, options: Options) -> StudyResult:
-    from vitlab.recipes.scales import scale_recipe
-    from vitlab.studies.context import samples
-    from vitlab.training.schedules import Schedule
-
-    recipe = scale_recipe(context.scale)
-    both = (f"{options.steps} steps", f"{2 * options.steps} steps")
-    lengths = {total: replace(recipe, schedule=Schedule(total=total)) for total in both}
-    found = samples(context.over_seeds(lengths))
-    rows = [[row, each.percent()] for row, each in found.items()]
-    return StudyResult(tables=[Table("Lengths", ["", ">test %"], rows)], findings=["Two lengths were run."])
-
-
-LENGTHS = Study(name="lengths", summary="two lengths of a run", options=Options, run=run, scales=("digits",), seeds=1)
-'''
+PAGE = Path(__file__).parents[2] / "docs" / "studies.md"
 
 
 @pytest.fixture(autouse=True)
 def here(tmp_path: Path) -> Iterator[None]:
-    (tmp_path / "mine.py").write_text(MINE)
+    """A folder with the file that docs/studies.md shows."""
+    (example,) = re.findall(r"```python\n(# lengths.py\n.*?)```", PAGE.read_text(encoding="utf-8"), re.DOTALL)
+    (tmp_path / "lengths.py").write_text(example)
     with contextlib.chdir(tmp_path):
         yield
 
@@ -59,14 +32,14 @@ def test_the_list(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_one_of_ones_own_is_run_then_reused(capsys: pytest.CaptureFixture[str]) -> None:
-    arguments = ["study", "mine.py:LENGTHS", "--out", "grid", "--device", "cpu", "--steps", "2"]
+    arguments = ["study", "lengths.py:LENGTHS", "--out", "grid", "--seeds", "1", "--device", "cpu", "--steps", "2"]
     assert main([*arguments, "--forecast"]) == 0
     assert "lengths: 2 runs; about a few seconds on this CPU" in capsys.readouterr().out
     assert not Path("grid").exists()
     assert main(arguments) == 0
     said = capsys.readouterr()
-    assert said.out.startswith("**Lengths**")
-    assert "Two lengths were run." in said.out
+    assert said.out.startswith("**Two lengths**")
+    assert "With one seed nothing of it is sure." in said.out
     assert "lengths: 2 runs; about a few seconds on this CPU" in said.err
     written = {path: path.stat().st_mtime_ns for path in Path("grid/runs").rglob("*.*")}
     assert main([*arguments, "--json"]) == 0

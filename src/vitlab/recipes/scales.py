@@ -20,6 +20,7 @@ from vitlab.training.recipe import DataChoice, ModelChoice, Recipe
 from vitlab.training.schedules import Schedule
 
 Family: TypeAlias = Literal["ViT", "BiT", "hybrid"]
+OptimizerName: TypeAlias = Literal["own", "adamw", "sgd"]
 FAMILIES: tuple[Family, ...] = ("ViT", "BiT", "hybrid")
 
 
@@ -42,17 +43,17 @@ SGD_LR = 0.03  # for each 256 images: BiT's
 SMALL: dict[str, Small] = {
     "digits": Small(
         "digits",
-        "300 steps",
+        "200 steps",
         64,
         16,
         2e-3,
         Augmentation(crop="pad", pad=1, flip=0.0),
         {
-            "ViT": ("vit-digits", ("patch_size=4",)),
+            "ViT": ("vit-digits", ("patch_size=4", "width=32", "mlp_dim=64")),
             "BiT": ("bit-r50x1", ("layers=[1,1]", "width=32")),
             "hybrid": (
                 "r-vit-ti16-224",
-                ("patch_size=4", "width=64", "depth=2", "mlp_dim=128", "heads=4", *ONE_UNIT),
+                ("patch_size=4", "width=32", "depth=2", "mlp_dim=64", "heads=4", *ONE_UNIT),
             ),
         },
     ),
@@ -93,7 +94,7 @@ SMALL: dict[str, Small] = {
 }
 
 
-def scale_recipe(scale: str, family: Family = "ViT", *, optimizer: Literal["own", "adamw", "sgd"] = "own") -> Recipe:
+def scale_recipe(scale: str, family: Family = "ViT", *, optimizer: OptimizerName = "own") -> Recipe:
     """The recipe of a family at a scale; `own`: AdamW for what has attention, SGD for BiT."""
     if scale == "imagenet":
         return _imagenet(family, optimizer)

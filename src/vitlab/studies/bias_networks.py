@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from vitlab.models.create import create
 
-WIDTH = 64
+WIDTH = 32
 DEPTH = 4
 
 

@@ -26,15 +26,14 @@ class CostOptions:
 def core_days_per_exaflop() -> dict[str, float]:
     """By the models whose core-days the paper states, and our count of what their training computed."""
     from vitlab.evaluation.cost import exaflops
-    from vitlab.evaluation.published import published_columns
     from vitlab.models.counts import count_flops
     from vitlab.models.create import configured, empty_model
+    from vitlab.studies.paper import core_days
 
-    days = {column.model: column.core_days for column in published_columns("v2")}
+    days = core_days()
     return {
-        name: spent / exaflops(count_flops(empty_model(configured(row))), epochs * JFT_IMAGES)
+        name: days[name] / exaflops(count_flops(empty_model(configured(row))), epochs * JFT_IMAGES)
         for name, (row, epochs) in PINNED.items()
-        if (spent := days.get(name)) is not None
     }
 
 

@@ -126,4 +126,4 @@ def rank_correlation(one: Sequence[float], other: Sequence[float]) -> float:
     """Spearman's: whether two lists have the same order, from -1 to 1."""
     from scipy.stats import spearmanr
 
-    return float(spearmanr(one, other)[0])
+    return float(spearmanr(one, other).statistic)  # pyright: ignore[reportAttributeAccessIssue]

@@ -19,6 +19,7 @@ from vitlab.studies.grid import RESULT
 from vitlab.training.recipe import Recipe
 
 ENOUGH = {"cpu": 1e11, "cuda": 1e14}  # FLOPs of a rehearsed pass at most: about a second
+LOOK = 0.2  # seconds of rehearsal, where a pass is short enough for several
 AROUND = 0.5  # seconds that a run takes besides its steps: opening, scoring, writing
 
 
@@ -103,7 +104,7 @@ def rehearsed(example: tuple[Cell, Recipe, DataSet], shape: Shape, device: str) 
     if images < 2:
         return None
     model, _ = planned(*example)
-    speed = training_speed(model.to(device), images, device=torch.device(device), seconds=0.0)
+    speed = training_speed(model.to(device), images, device=torch.device(device), seconds=LOOK)
     return shape.batch_size / speed.value
 
 

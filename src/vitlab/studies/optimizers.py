@@ -21,11 +21,12 @@ def candidates(scale: str) -> dict[str, dict[str, Any]]:
     """Each family with each optimizer, at three rates."""
     import dataclasses
 
-    from vitlab.recipes.scales import scale_recipe
+    from vitlab.recipes.scales import OptimizerName, scale_recipe
 
     found: dict[str, dict[str, Any]] = {}
+    names: dict[OptimizerName, str] = {"sgd": "SGD", "adamw": "Adam"}
     for family in ("BiT", "ViT"):
-        for name, word in (("sgd", "SGD"), ("adamw", "Adam")):
+        for name, word in names.items():
             recipe = scale_recipe(scale, family, optimizer=name)
             found[f"{family}, {word}"] = {
                 option: dataclasses.replace(
@@ -64,5 +65,5 @@ STUDY = Study(
     options=OptimizersOptions,
     run=run,
     examples=("--scale digits", "--scale digits --only 'BiT*' --seeds 5"),
-    published="appendix D.1: ResNets pre-trained on JFT with Adam do better than with SGD",
+    published="appendix D.1: ResNets pre-trained by Adam are a little ahead, 89.3 to 88.8 over five sets",
 )

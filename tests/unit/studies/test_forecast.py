@@ -14,7 +14,7 @@ from vitlab.studies.context import Context
 from vitlab.studies.forecast import AROUND, Forecast, forecast
 from vitlab.training.recipe import Recipe
 
-RECIPE = scale_recipe("digits")  # 300 steps of 64 images
+RECIPE = scale_recipe("digits")  # 200 steps of 64 images
 
 
 def left(folder: Path, *recipes: Recipe, done: dict[int, float] | None = None) -> Forecast:
@@ -22,15 +22,15 @@ def left(folder: Path, *recipes: Recipe, done: dict[int, float] | None = None) -
     study = Context(study="trial", scale="digits", folder=folder)
     cells = [(study.cell(f"{place}", recipe), recipe) for place, recipe in enumerate(recipes)]
     for place, seconds in (done or {}).items():
-        write_json(Path(cells[place][0].folder, "result.json"), {"step": 300, "seconds": 300 * seconds})
+        write_json(Path(cells[place][0].folder, "result.json"), {"step": 200, "seconds": 200 * seconds})
     return forecast(((cell, recipe, study.opened(recipe)) for cell, recipe in cells), "cpu")
 
 
 def test_flops_are_three_times_the_forward_passes(tmp_path: Path) -> None:
-    one = count_flops(create("vit-digits", image_size=16, patch_size=4, num_classes=10))
+    one = count_flops(create("vit-digits", image_size=16, patch_size=4, width=32, mlp_dim=64, num_classes=10))
     found = left(tmp_path, RECIPE, dataclasses.replace(RECIPE, seed=1))
     assert (found.runs, found.done) == (2, 0)
-    assert found.flops == 2 * 300 * 64 * 3 * one
+    assert found.flops == 2 * 200 * 64 * 3 * one
     assert found.seconds is not None
     assert found.seconds > 2 * AROUND
 
@@ -38,7 +38,7 @@ def test_flops_are_three_times_the_forward_passes(tmp_path: Path) -> None:
 def test_time_is_that_of_runs_of_the_same_shape(tmp_path: Path) -> None:
     found = left(tmp_path, RECIPE, dataclasses.replace(RECIPE, seed=1), done={0: 0.25})
     assert (found.runs, found.done) == (2, 1)
-    assert found.seconds == pytest.approx(300 * 0.25 + AROUND)
+    assert found.seconds == pytest.approx(200 * 0.25 + AROUND)
 
 
 def test_what_is_too_large_to_try_is_scaled(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -47,7 +47,7 @@ def test_what_is_too_large_to_try_is_scaled(tmp_path: Path, monkeypatch: pytest.
     assert left(tmp_path / "a", large).seconds is None
     small, big = (left(tmp_path / name, recipe).flops for name, recipe in (("b", RECIPE), ("c", large)))
     found = left(tmp_path / "d", RECIPE, large, done={0: 0.1})
-    assert found.seconds == pytest.approx(300 * 0.1 * big / small + AROUND)
+    assert found.seconds == pytest.approx(200 * 0.1 * big / small + AROUND)
 
 
 def test_sentences() -> None:
