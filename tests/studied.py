@@ -2,12 +2,19 @@
 
 import hashlib
 from collections.abc import Iterator, Sequence
+from pathlib import Path
 from typing import Any
 
 from vitlab.evaluation.contract import Metric, Result
 from vitlab.evaluation.results import result_to_dict
-from vitlab.studies.cells import Cell
+from vitlab.studies.cells import Cell, planned
 from vitlab.studies.executors import Outcome
+from vitlab.training.plan import open_parts
+from vitlab.training.recipe import read_recipe
+from vitlab.weights.load import save
+
+# studies whose later runs start from the models of earlier ones
+FOLLOWED = {f"study-{name}" for name in ("resolution", "data-size", "self-supervision", "vtab-groups")}
 
 
 def invented(text: str) -> float:
@@ -30,6 +37,10 @@ class Inventing:
 
 def outcome(cell: Cell) -> dict[str, Any]:
     score = invented(cell.name)
+    if cell.recipe["name"] in FOLLOWED and not cell.recipe["model"]["pretrained"]:
+        recipe = read_recipe(cell.recipe, where=cell.name)
+        model, _ = planned(cell, recipe, open_parts(recipe))
+        save(model, Path(cell.folder, "model"))
     run = {"test accuracy": score, "val score": score, "images_seen": 640, "seconds": 1.5, "step": 10}
     measures = {measure.key: result_to_dict(_few_shot(cell, score)) for measure in cell.measures}
     return {"run": run, "measures": measures}

@@ -21,7 +21,9 @@ from vitlab.studies.running import run_study, study_to_dict
 
 NAMES = STUDIES.names()
 INVENTED = [name for name in NAMES if name != "bias"]  # which looks into the networks that it trained
-GROUPS = [(name, scale) for name in INVENTED for scale in ("cifar", "tiny-imagenet") if name != "vtab-groups"]
+SHORT = ("positions", "optimizers", "resolution")  # a grid, one with a choice, and one whose runs follow others
+ALL = [pytest.param(name, marks=() if name in SHORT else pytest.mark.slow) for name in INVENTED]
+LARGER = [name for name in INVENTED if name != "vtab-groups"]  # which needs VTAB there
 
 
 @pytest.fixture
@@ -71,7 +73,7 @@ def test_its_examples_are_command_lines(name: str) -> None:
         assert given.scale in study.scales
 
 
-@pytest.mark.parametrize("name", INVENTED)
+@pytest.mark.parametrize("name", ALL)
 def test_its_result(name: str, tmp_path: Path, inventing: Inventing) -> None:
     """A table with a line per row, sentences, and a figure; as files too, which JSON can hold."""
     result = made(STUDIES.find(name), tmp_path / "study")
@@ -91,24 +93,16 @@ def test_its_result(name: str, tmp_path: Path, inventing: Inventing) -> None:
     assert study_to_dict(result)["study"] == name
 
 
-@pytest.mark.parametrize(("name", "scale"), GROUPS)
-def test_its_larger_scales(name: str, scale: str, tmp_path: Path, inventing: Inventing) -> None:
-    """Every model and recipe of a larger scale can be built, and its runs are those of the small one."""
-    side = 32 if scale == "cifar" else 64
-    with pictures(tmp_path / "set.npz", side) as data:
+@pytest.mark.slow
+@pytest.mark.parametrize("scale", ["cifar", "tiny-imagenet", "imagenet"])
+@pytest.mark.parametrize("name", LARGER)
+def test_all_scales(name: str, scale: str, tmp_path: Path, inventing: Inventing) -> None:
+    """Every model and recipe of a larger scale can be built; the paper's take gigabytes."""
+    with pictures(tmp_path / "set.npz", 32) as data:
         result = made(STUDIES.find(name), tmp_path / "study", scale=scale, data=data, seeds=1)
     assert result.tables[0].rows
-    assert all(cell.recipe["data"]["source"] == data for cell in inventing.cells)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("name", [name for name in INVENTED if name != "vtab-groups"])
-def test_the_papers_scale(name: str, tmp_path: Path, inventing: Inventing) -> None:
-    """The paper's models, which take gigabytes."""
-    with pictures(tmp_path / "set.npz", 32) as data:
-        result = made(STUDIES.find(name), tmp_path / "study", scale="imagenet", data=data, seeds=1)
-    assert result.tables[0].rows
-    assert inventing.cells
+    trained = [cell.recipe["data"]["source"] for cell in inventing.cells]
+    assert set(trained) == {data}
 
 
 @pytest.mark.parametrize("name", NAMES)

@@ -19,7 +19,7 @@ class SelfSupervisionOptions:
 
     labelled: float = 0.1
     """The part of train, of each class, whose labels are used in fine-tuning."""
-    pretrain_times: int = 3
+    pretrain_times: int = 2
     """How many times as long as the scale's own run the pre-training is."""
 
 

@@ -39,8 +39,9 @@ def run(context: "Context", _: ShapeOptions) -> StudyResult:
     runs = context.over_seeds({row: with_model(recipe, **new) for row, new in rows(config_of(recipe)).items()})
     found = samples(runs)
     result = ablated(context, runs, found, base=BASE, title="The shape of the model, one side at a time")
+    ordered = sorted(found, key=lambda row: context.flops(runs[row][0]))
     series = {
-        axis: sorted((context.flops(runs[row][0]), found[row]) for row in found if row == BASE or row.startswith(axis))
+        axis: [(context.flops(runs[row][0]), found[row]) for row in ordered if row == BASE or row.startswith(axis)]
         for axis in AXES
     }
     figure = lines({"test accuracy": series}, across="FLOPs per image", label="percent")
