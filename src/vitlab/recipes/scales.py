@@ -32,22 +32,22 @@ class Small:
     total: str
     batch_size: int
     image_size: int
-    lr: float  # of AdamW; of SGD see `SGD_LR`
+    lr: float  # of AdamW
     augmentation: Augmentation
     models: dict[Family, tuple[str, tuple[str, ...]]]  # a row of the zoo, and what is other than there
     held_out: float = 0.1
+    sgd_lr: float = 0.1  # for each 256 images of a batch, or fewer
 
 
 ONE_UNIT = ("resnet_layers=[1]", "resnet_width=32")
-SGD_LR = 0.03  # for each 256 images: BiT's
 SMALL: dict[str, Small] = {
     "digits": Small(
         "digits",
         "200 steps",
         64,
         16,
-        2e-3,
-        Augmentation(crop="pad", pad=1, flip=0.0),
+        6e-3,
+        Augmentation(crop="resize", flip=0.0),
         {
             "ViT": ("vit-digits", ("patch_size=4", "width=32", "mlp_dim=64")),
             "BiT": ("bit-r50x1", ("layers=[1,1]", "width=32")),
@@ -72,7 +72,8 @@ SMALL: dict[str, Small] = {
                 ("patch_size=4", "resnet_layers=[2]", "width=192", "depth=10"),
             ),
         },
-        0.02,
+        held_out=0.02,
+        sgd_lr=0.03,  # BiT's
     ),
     "tiny-imagenet": Small(
         "tiny-imagenet",
@@ -89,7 +90,8 @@ SMALL: dict[str, Small] = {
                 ("patch_size=8", "resnet_layers=[2,2]", "width=192", "depth=10"),
             ),
         },
-        0.02,
+        held_out=0.02,
+        sgd_lr=0.03,  # BiT's
     ),
 }
 
@@ -123,7 +125,7 @@ def _adamw(small: Small) -> Optimizer:
 
 
 def _sgd(small: Small) -> Optimizer:
-    return Optimizer(name="sgd", lr=SGD_LR * max(small.batch_size / 256, 1), momentum=0.9, l2=1e-4, clip=1.0)
+    return Optimizer(name="sgd", lr=small.sgd_lr * max(small.batch_size / 256, 1), momentum=0.9, l2=1e-4, clip=1.0)
 
 
 def _imagenet(family: Family, optimizer: str) -> Recipe:

@@ -135,7 +135,7 @@ def _frontier(found: "Mapping[str, Sample]", spent: Mapping[str, float]) -> list
         return []
     steps: list[str] = []
     for place, row in enumerate(best):
-        apart = place > 0 and difference(found[row], found[best[place - 1]]).is_seen
+        apart = place > 0 and difference(found[row], found[best[place - 1]], among=found.values()).is_seen
         steps.append(f"{row} ({found[row].percent()}%{', sure' if apart else ', not sure' if place else ''})")
     return [
         f"Rows that no cheaper one beats by its mean, cheapest first: {joined(steps)}. Sure: the 95% interval of the"

@@ -1,12 +1,13 @@
-"""From scores over seeds to sentences that follow from them: intervals by Student's t, differences by Welch's.
+"""From scores over seeds to sentences that follow from them.
 
-Seeds vary initialisation, order and augmentation; the test images are the same for all, so that nothing here speaks of
-other images.
+An interval of a difference is Student's, with the variance over seeds pooled over all rows that are compared: three
+seeds of one row say too little of it. Seeds vary initialisation, order and augmentation; the test images are the same
+for all, so that nothing here speaks of other images.
 """
 
 import math
 import statistics
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -58,21 +59,21 @@ class Difference:
         return f"{100 * self.value:+.1f} ± {100 * (self.half_width or 0.0):.1f}"
 
 
-def difference(one: Sample, other: Sample, *, comparisons: int = 1) -> Difference:
-    """Welch's interval of one mean minus the other; at 95% over so many comparisons together (Bonferroni)."""
+def difference(one: Sample, other: Sample, *, among: Iterable[Sample] = (), comparisons: int = 1) -> Difference:
+    """One mean minus the other, with an interval at 95% over so many comparisons together (Bonferroni).
+
+    The variance is pooled over the two, or over `among`, where they are rows of one table.
+    """
     from scipy.stats import t  # slow to import
 
     value = one.mean - other.mean
-    a, b = one.deviation, other.deviation
-    if a is None or b is None:
+    pooled = [sample for sample in (*among,) or (one, other) if len(sample.values) > 1]
+    freedom = sum(len(sample.values) - 1 for sample in pooled)
+    if not freedom or min(len(one.values), len(other.values)) < 2:
         return Difference(value, None)
-    n, m = len(one.values), len(other.values)
-    va, vb = a * a / n, b * b / m
-    if va + vb == 0:
-        return Difference(value, 0.0)
-    freedom = (va + vb) ** 2 / (va**2 / (n - 1) + vb**2 / (m - 1))
+    variance = sum((len(sample.values) - 1) * (sample.deviation or 0.0) ** 2 for sample in pooled) / freedom
     quantile = float(t.ppf(1 - (1 - LEVEL) / 2 / comparisons, freedom))
-    return Difference(value, quantile * math.sqrt(va + vb))
+    return Difference(value, quantile * math.sqrt(variance * (1 / len(one.values) + 1 / len(other.values))))
 
 
 def against(name: str, samples: Mapping[str, Sample]) -> list[str]:
@@ -80,7 +81,10 @@ def against(name: str, samples: Mapping[str, Sample]) -> list[str]:
     if name not in samples or len(samples) < 2:
         return []
     base, others = samples[name], {other: sample for other, sample in samples.items() if other != name}
-    found = {other: difference(sample, base, comparisons=len(others)) for other, sample in others.items()}
+    found = {
+        other: difference(sample, base, among=samples.values(), comparisons=len(others))
+        for other, sample in others.items()
+    }
     if any(each.half_width is None for each in found.values()):
         gaps = joined([f"{other} {100 * each.value:+.1f} points" for other, each in found.items()])
         return [f"Beside {name} ({base.percent()}%): {gaps}. With one seed nothing of it is sure."]
@@ -100,7 +104,7 @@ def against(name: str, samples: Mapping[str, Sample]) -> list[str]:
 
 def pair(one: str, other: str, samples: Mapping[str, Sample], *, where: str = "") -> str:
     """Which of two is above the other, or that no difference was seen."""
-    found = difference(samples[one], samples[other])
+    found = difference(samples[one], samples[other], among=samples.values())
     beside = f"{one} {samples[one].percent()}%, {other} {samples[other].percent()}%"
     if found.half_width is None:
         return f"{where}{beside}: one seed only, so that nothing is sure."

@@ -1,7 +1,7 @@
 """Differences beside scipy's, and sentences that say no more than the numbers do."""
 
 import pytest
-from scipy.stats import ttest_ind
+from scipy.stats import dunnett, ttest_ind
 
 from vitlab.studies.findings import Sample, against, difference, pair, rank_correlation
 
@@ -10,14 +10,24 @@ HIGH = Sample((0.95, 0.955, 0.96))
 NEAR = Sample((0.905, 0.915, 0.93))
 
 
-@pytest.mark.parametrize("comparisons", [1, 4])
-def test_the_interval_is_welchs(comparisons: int) -> None:
-    found = difference(HIGH, LOW, comparisons=comparisons)
-    level = 1 - 0.05 / comparisons
-    low, high = ttest_ind(HIGH.values, LOW.values, equal_var=False).confidence_interval(level)
+@pytest.mark.parametrize("level", [0.95, 0.9875])
+def test_the_interval_of_two_is_students(level: float) -> None:
+    found = difference(HIGH, LOW, comparisons=round(0.05 / (1 - level)))
+    low, high = ttest_ind(HIGH.values, LOW.values).confidence_interval(level)
     assert found.half_width is not None
     assert found.value - found.half_width == pytest.approx(low)
     assert found.value + found.half_width == pytest.approx(high)
+
+
+def test_the_interval_among_several_is_nearly_dunnetts() -> None:
+    """Which is the exact one for a control and others: Bonferroni's is a little wider."""
+    rows = [LOW, HIGH, NEAR]
+    exact = dunnett(HIGH.values, NEAR.values, control=LOW.values, random_state=0).confidence_interval(0.95)
+    for other, low, high in zip((HIGH, NEAR), exact.low, exact.high, strict=True):
+        found = difference(other, LOW, among=rows, comparisons=2)
+        assert found.value == pytest.approx((low + high) / 2)
+        assert found.half_width is not None
+        assert 1 < found.half_width / ((high - low) / 2) < 1.06
 
 
 def test_what_cannot_be_told_apart_is_not_called_a_difference() -> None:
