@@ -1,5 +1,6 @@
 """Differences beside scipy's, and sentences that say no more than the numbers do."""
 
+import numpy as np
 import pytest
 from scipy.stats import dunnett, ttest_ind
 
@@ -22,7 +23,7 @@ def test_the_interval_of_two_is_students(level: float) -> None:
 def test_the_interval_among_several_is_nearly_dunnetts() -> None:
     """Which is the exact one for a control and others: Bonferroni's is a little wider."""
     rows = [LOW, HIGH, NEAR]
-    exact = dunnett(HIGH.values, NEAR.values, control=LOW.values, random_state=0).confidence_interval(0.95)
+    exact = dunnett(HIGH.values, NEAR.values, control=LOW.values, rng=np.random.default_rng(0)).confidence_interval(0.95)
     for other, low, high in zip((HIGH, NEAR), exact.low, exact.high, strict=True):
         found = difference(other, LOW, among=rows, comparisons=2)
         assert found.value == pytest.approx((low + high) / 2)
