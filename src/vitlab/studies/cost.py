@@ -13,6 +13,16 @@ if TYPE_CHECKING:
 JFT_IMAGES = 303e6  # the paper's JFT-300M
 # what pins TPUv3-core-days to FLOPs: rows of the zoo whose training the paper's table 2 states, 14 epochs of JFT
 PINNED = {"ViT-H/14 (JFT)": ("vit-h14-224", 14), "ViT-L/16 (JFT)": ("vit-l16-224", 14)}
+ZOO = {  # the models of the paper's table 6
+    "R50x1": "bit-r50x1",
+    "R50x2": "bit-r50x2",
+    "R101x1": "bit-r101x1",
+    "R152x1": "bit-r152x1",
+    "R152x2": "bit-r152x2",
+    "R200x3": "bit-r200x3",
+    **{f"ViT-{size}": f"vit-{size.lower().replace('/', '')}-224" for size in ("B/32", "B/16", "L/32", "L/16", "H/14")},
+    **{f"R50+ViT-{size}": f"r50-vit-{size.lower().replace('/', '')}-224" for size in ("B/32", "B/16", "L/32", "L/16")},
+}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -25,16 +35,41 @@ class CostOptions:
 
 def core_days_per_exaflop() -> dict[str, float]:
     """By the models whose core-days the paper states, and our count of what their training computed."""
-    from vitlab.evaluation.cost import exaflops
-    from vitlab.models.counts import count_flops
-    from vitlab.models.create import configured, empty_model
     from vitlab.studies.paper import core_days
 
     days = core_days()
-    return {
-        name: days[name] / exaflops(count_flops(empty_model(configured(row))), epochs * JFT_IMAGES)
-        for name, (row, epochs) in PINNED.items()
-    }
+    return {name: days[name] / on_jft(row, epochs) for name, (row, epochs) in PINNED.items()}
+
+
+def on_jft(row: str, epochs: float) -> float:
+    """The exaFLOPs of training a model of the zoo on JFT, by our count."""
+    from vitlab.evaluation.cost import exaflops
+    from vitlab.models.counts import count_flops
+    from vitlab.models.create import configured, empty_model
+
+    return exaflops(count_flops(empty_model(configured(row))), epochs * JFT_IMAGES)
+
+
+def papers_table(rates: Mapping[str, float]) -> tuple[Table, ...]:
+    """The paper's models on JFT: its exaFLOPs, ours beside, and core-days; nothing without the published figures."""
+    from vitlab.core.words import number
+    from vitlab.studies.paper import core_days, scaling
+
+    low, high = min(rates.values()), max(rates.values())
+    stated = {f"{name.split()[0]} 14": days for name, days in core_days().items() if name in PINNED}
+    rows: list[list[str]] = []
+    for row, (epochs, published) in scaling().items():
+        ours = on_jft(ZOO[row.split()[0]], epochs)
+        days = f"{stated[row]:,.0f}" if row in stated else "–"
+        rows.append([row, number(published), number(ours), f"{number(ours * low)} to {number(ours * high)}", days])
+    columns = [
+        "model, epochs",
+        ">exaFLOPs, published",
+        ">counted here",
+        ">core-days, estimated",
+        ">core-days, published",
+    ]
+    return (Table("The paper's models on JFT (table 6)", columns, rows),) if rows else ()
 
 
 # by scale and family: what each size changes of the scale's own model, or the recipe that trains it
@@ -91,7 +126,7 @@ def run(context: "Context", options: CostOptions) -> StudyResult:
     series = {family: [(spent[row], found[row]) for row in ordered if row.startswith(family)] for family in families}
     numbers = {row: {"test accuracy": found[row].to_json(), "exaflops": spent[row]} for row in found}
     return StudyResult(
-        tables=(table,),
+        tables=(table, *papers_table(rates)),
         findings=[*_frontier(found, spent), _pinned(rates)],
         figure=lines({"test accuracy": series}, across="exaFLOPs of training", label="percent"),
         numbers={"rows": numbers, "core-days per exaFLOP": rates},

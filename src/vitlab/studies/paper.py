@@ -17,3 +17,26 @@ def published(study: str) -> Mapping[str, float]:
 def core_days() -> dict[str, float]:
     """TPUv3-core-days of pre-training by the models of the paper's table 2."""
     return {column.model: column.core_days for column in published_columns("v2") if column.core_days is not None}
+
+
+def scaling() -> dict[str, tuple[float, float]]:
+    """Epochs and exaFLOPs of each row of the paper's table 6, as 'ViT-B/32 7'; figure 5 draws them."""
+    try:
+        from vitlab.evaluation.published.tables import published_table  # pyright: ignore[reportMissingImports]
+    except ImportError:
+        return {}
+    table = published_table("vit-v2-scaling")
+    return {row: (table.figures[row, "epochs"].value, table.figures[row, "exaFLOPs"].value) for row in table.rows}
+
+
+def vtab_groups() -> dict[str, dict[str, float]]:
+    """By the paper's models, the mean of each group of VTAB's tasks, as fractions; figure 2 draws them."""
+    try:
+        from vitlab.evaluation.published.tables import (  # pyright: ignore[reportMissingImports]
+            group_means,
+            published_table,
+        )
+    except ImportError:
+        return {}
+    models = published_table("vit-v2-vtab").columns
+    return {model: {group: mean / 100 for group, mean in group_means(model).items()} for model in models}

@@ -89,6 +89,7 @@ def run(context: "Context", options: VtabGroupsOptions) -> StudyResult:
 
     from vitlab.recipes.scales import scale_recipe, tuned
     from vitlab.studies.context import sample
+    from vitlab.studies.paper import vtab_groups
 
     groups = _tasks(context, options)
     steps, lr = (FEW_STEPS, FEW_LR) if options.vtab is None else (STEPS, LR)
@@ -111,7 +112,7 @@ def run(context: "Context", options: VtabGroupsOptions) -> StudyResult:
 
             for family, own in context.follow(before, on_task, then=task, what=f"vtab-groups: {task}").items():
                 scores[family][task] = sample(own)
-    return _result(groups, scores)
+    return _result(groups, scores, {} if options.vtab is None else vtab_groups())
 
 
 def group_means(groups: Mapping[str, Mapping[str, str]], own: "Mapping[str, Sample]") -> "dict[str, Sample]":
@@ -126,7 +127,11 @@ def group_means(groups: Mapping[str, Mapping[str, str]], own: "Mapping[str, Samp
     return found
 
 
-def _result(groups: Mapping[str, Mapping[str, str]], scores: "Mapping[str, Mapping[str, Sample]]") -> StudyResult:
+def _result(
+    groups: Mapping[str, Mapping[str, str]],
+    scores: "Mapping[str, Mapping[str, Sample]]",
+    published: Mapping[str, Mapping[str, float]],
+) -> StudyResult:
     from vitlab.studies.drawing import bars
     from vitlab.studies.findings import against
 
@@ -134,6 +139,7 @@ def _result(groups: Mapping[str, Mapping[str, str]], scores: "Mapping[str, Mappi
     rows: list[Sequence[str]] = []
     for group, tasks in groups.items():
         cells: Any = [means[family][group].percent() if group in means[family] else "–" for family in means]
+        cells += [f"{100 * own[group]:.1f}" for own in published.values()]
         rows.append([f"{group} ({', '.join(tasks) if len(tasks) < 3 else f'{len(tasks)} tasks'})", *cells])
     findings: list[str] = []
     for group in groups:
@@ -141,8 +147,9 @@ def _result(groups: Mapping[str, Mapping[str, str]], scores: "Mapping[str, Mappi
         sentences = against("ViT", found)
         findings += [f"{group}: {sentences[0]}", *sentences[1:-1]] if len(sentences) > 1 else sentences
     grouped = {group: {family: own[group] for family, own in means.items() if group in own} for group in groups}
+    columns = ["", *(f">{family}" for family in means), *(f">{model}, published" for model in published)]
     return StudyResult(
-        tables=(Table("Transfer by group of tasks, test percent", ["", *(f">{family}" for family in means)], rows),),
+        tables=(Table("Transfer by group of tasks, test percent", columns, rows),),
         findings=findings,
         figure=bars(grouped, label="test accuracy, percent"),
         numbers={family: {task: each.to_json() for task, each in own.items()} for family, own in scores.items()},

@@ -23,7 +23,9 @@ def test_the_interval_of_two_is_students(level: float) -> None:
 def test_the_interval_among_several_is_nearly_dunnetts() -> None:
     """Which is the exact one for a control and others: Bonferroni's is a little wider."""
     rows = [LOW, HIGH, NEAR]
-    exact = dunnett(HIGH.values, NEAR.values, control=LOW.values, rng=np.random.default_rng(0)).confidence_interval(0.95)
+    exact = dunnett(HIGH.values, NEAR.values, control=LOW.values, rng=np.random.default_rng(0)).confidence_interval(
+        0.95
+    )
     for other, low, high in zip((HIGH, NEAR), exact.low, exact.high, strict=True):
         found = difference(other, LOW, among=rows, comparisons=2)
         assert found.value == pytest.approx((low + high) / 2)
