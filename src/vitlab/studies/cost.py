@@ -127,7 +127,7 @@ def run(context: "Context", options: CostOptions) -> StudyResult:
     numbers = {row: {"test accuracy": found[row].to_json(), "exaflops": spent[row]} for row in found}
     return StudyResult(
         tables=(table, *papers_table(rates)),
-        findings=[*_frontier(found, spent), _pinned(rates)],
+        findings=[*frontier(found, spent), _pinned(rates)],
         figure=lines({"test accuracy": series}, across="exaFLOPs of training", label="percent"),
         numbers={"rows": numbers, "core-days per exaFLOP": rates},
     )
@@ -158,7 +158,7 @@ def _table(
     return Table("Accuracy against the cost of training", columns, lines)
 
 
-def _frontier(found: "Mapping[str, Sample]", spent: Mapping[str, float]) -> list[str]:
+def frontier(found: "Mapping[str, Sample]", spent: Mapping[str, float]) -> list[str]:
     """What no cheaper row beats, by means; and how much of it is sure."""
     from vitlab.studies.findings import difference, joined
 
