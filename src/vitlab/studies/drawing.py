@@ -33,7 +33,7 @@ def dots(samples: Mapping[str, Sample], *, label: str, published: Mapping[str, f
 
 def draw_dots(axes: "Axes", samples: Mapping[str, Sample], label: str) -> None:
     for place, found in enumerate(samples.values()):
-        axes.plot([100 * value for value in found.values], [place] * len(found.values), ".", color="0.7")
+        axes.plot([100 * value for value in found.values], [place - 0.22] * len(found.values), ".", color="0.6")
         axes.errorbar(100 * found.mean, place, xerr=100 * (found.deviation or 0.0), fmt="o", color="C0", capsize=3)
     axes.set_yticks(range(len(samples)), list(samples))
     axes.set_ylim(len(samples) - 0.5, -0.5)
