@@ -17,14 +17,14 @@ def dots(samples: Mapping[str, Sample], *, label: str, published: Mapping[str, f
     """
     from matplotlib.figure import Figure
 
-    known = {row: value for row, value in (published or {}).items() if row in samples}
+    known = {place: published[row] for place, row in enumerate(samples) if row in published} if published else {}
     height = 1.1 + 0.34 * len(samples)
     figure = Figure(figsize=(9.5 if known else 7.0, height), layout="constrained")
     axes = figure.subplots(1, 2 if known else 1, squeeze=False, sharey=True, width_ratios=[3, 2] if known else [1])[0]
     draw_dots(axes[0], samples, label)
     if known:
-        places = [place for place, row in enumerate(samples) if row in known]
-        axes[1].plot([100 * value for value in known.values()], places, "D", color="C1", markerfacecolor="white")
+        values = [100 * value for value in known.values()]
+        axes[1].plot(values, list(known), "D", color="C1", markerfacecolor="white")
         axes[1].set_xlabel("percent, published")
         axes[1].grid(axis="x", alpha=0.3)
         axes[1].spines[["top", "right"]].set_visible(False)
@@ -37,7 +37,7 @@ def draw_dots(axes: "Axes", samples: Mapping[str, Sample], label: str) -> None:
         axes.errorbar(100 * found.mean, place, xerr=100 * (found.deviation or 0.0), fmt="o", color="C0", capsize=3)
     axes.set_yticks(range(len(samples)), list(samples))
     axes.set_ylim(len(samples) - 0.5, -0.5)
-    axes.set_xlabel(f"{label} (grey: single seeds; bar: standard deviation)")
+    axes.set_xlabel(f"{label}\n(grey: single seeds; bar: standard deviation)")
     axes.grid(axis="x", alpha=0.3)
     axes.spines[["top", "right"]].set_visible(False)
 

@@ -104,7 +104,7 @@ def against(name: str, samples: Mapping[str, Sample]) -> list[str]:
 
 def pair(one: str, other: str, samples: Mapping[str, Sample], *, where: str = "") -> str:
     """Which of two is above the other, or that no difference was seen."""
-    found = difference(samples[one], samples[other], among=samples.values())
+    found = difference(samples[one], samples[other])
     beside = f"{one} {samples[one].percent()}%, {other} {samples[other].percent()}%"
     if found.half_width is None:
         return f"{where}{beside}: one seed only, so that nothing is sure."
