@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 LEVEL = 0.95
+HOW = "Points are differences"  # begins the sentence on what the intervals of the others are
 
 
 @dataclass(frozen=True)
@@ -99,7 +100,7 @@ def against(name: str, samples: Mapping[str, Sample]) -> list[str]:
     if same:
         sentences.append(f"No difference seen from {name} ({base.percent()}%): {joined(same)}.")
     widened = f", widened for {len(found)} comparisons" if len(found) > 1 else ""
-    return [*sentences, f"Points are differences with their 95% intervals over {seeds_words(samples)}{widened}."]
+    return [*sentences, f"{HOW} with their 95% intervals over {seeds_words(samples)}{widened}."]
 
 
 def pair(one: str, other: str, samples: Mapping[str, Sample], *, where: str = "") -> str:

@@ -4,6 +4,7 @@ import contextlib
 import json
 import logging
 import os
+import re
 import shutil
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
@@ -119,17 +120,17 @@ def open_grid(folder: Path, plan: Mapping[str, Any], *, train: Train, tally: Tal
                 f"The grid in {folder} was planned otherwise ({_some(changed)}): ask for it as it was, or give another"
                 " folder."
             )
-        with _said_once():
+        with _said_once(folder):
             yield Grid(folder, train, tally)
 
 
 @contextlib.contextmanager
-def _said_once() -> Iterator[None]:
+def _said_once(folder: Path) -> Iterator[None]:
     """What is said of each run alike, that its head is a fresh one, is said of the first."""
     said: set[str] = set()
 
     def is_new(record: logging.LogRecord) -> bool:
-        text = record.getMessage()
+        text = re.sub(rf"{re.escape(str(folder))}/\S*", "", record.getMessage())  # of the grid's own models too
         return text not in said and not said.add(text)
 
     log.addFilter(is_new)

@@ -133,7 +133,7 @@ def _result(
     published: Mapping[str, Mapping[str, float]],
 ) -> StudyResult:
     from vitlab.studies.drawing import bars
-    from vitlab.studies.findings import against
+    from vitlab.studies.findings import HOW, against
 
     means = {family: group_means(groups, own) for family, own in scores.items()}
     rows: list[Sequence[str]] = []
@@ -143,9 +143,10 @@ def _result(
         rows.append([f"{group} ({', '.join(tasks) if len(tasks) < 3 else f'{len(tasks)} tasks'})", *cells])
     findings: list[str] = []
     for group in groups:
-        found = {family: own[group] for family, own in means.items() if group in own}
-        sentences = against("ViT", found)
-        findings += [f"{group}: {sentences[0]}", *sentences[1:-1]] if len(sentences) > 1 else sentences
+        sentences = against("ViT", {family: own[group] for family, own in means.items() if group in own})
+        how = [sentence for sentence in sentences if sentence.startswith(HOW)]
+        findings = [each for each in findings if not each.startswith(HOW)]  # said once, at the end
+        findings += [*(f"{group}: {sentence}" for sentence in sentences if sentence not in how), *how]
     grouped = {group: {family: own[group] for family, own in means.items() if group in own} for group in groups}
     columns = ["", *(f">{family}" for family in means), *(f">{model}, published" for model in published)]
     return StudyResult(
