@@ -12,7 +12,7 @@ from vitlab.core.words import about, count, flops
 from vitlab.data.contract import DataSet
 from vitlab.evaluation.cost import TRAINING_FACTOR, training_speed
 from vitlab.models.contract import Model
-from vitlab.models.counts import count_flops
+from vitlab.models.counts import count_flops, count_parameters
 from vitlab.models.outside import OutsideModel
 from vitlab.studies.cells import Cell, planned
 from vitlab.studies.grid import RESULT
@@ -69,23 +69,23 @@ def forecast(cells: Iterable[tuple[Cell, Recipe, DataSet]], device: str) -> Fore
     paces: dict[Shape, float] = {}  # seconds per step
     counted: dict[str, tuple[Shape, int]] = {}  # by all of a recipe but its seed
     examples: dict[Shape, tuple[Cell, Recipe, DataSet]] = {}
-    left: list[tuple[Shape, int]] = []
-    done = 0
+    left: list[tuple[Shape, int]] = []  # of cells that are trained already, some may have to be measured
+    runs = done = 0
     for cell, recipe, dataset in cells:
         key = repr(dataclasses.replace(recipe, seed=0)) + cell.module
         if key not in counted:
             model, steps = planned(cell, recipe, dataset)
-            parameters = sum(parameter.numel() for parameter in model.parameters())
-            counted[key] = Shape(flops_of(model), parameters, recipe.batch_size), steps
+            counted[key] = Shape(flops_of(model), count_parameters(model), recipe.batch_size), steps
         shape, steps = counted[key]
-        if cell.is_done:
-            done += 1
-            result = read_json(Path(cell.folder, RESULT))
+        done += cell.is_done
+        if (trained := Path(cell.folder, RESULT)).exists():
+            result = read_json(trained)
             if result.get("step") and result.get("seconds"):
                 paces[shape] = result["seconds"] / result["step"]
         else:
             left.append((shape, steps))
             examples.setdefault(shape, (cell, recipe, dataset))
+        runs += 1
     for shape in sorted(examples.keys() - paces.keys(), key=lambda shape: shape.flops):
         pace = rehearsed(examples[shape], shape, device) or _scaled(shape, paces)
         if pace is not None:
@@ -94,7 +94,7 @@ def forecast(cells: Iterable[tuple[Cell, Recipe, DataSet]], device: str) -> Fore
     if all(shape in paces for shape in examples):
         seconds = sum(AROUND + steps * paces[shape] for shape, steps in left)
     total = sum(TRAINING_FACTOR * shape.flops * shape.batch_size * steps for shape, steps in left)
-    return Forecast(len(left) + done, done, total, seconds, "GPU" if device.startswith("cuda") else "CPU")
+    return Forecast(runs, done, total, seconds, "GPU" if device.startswith("cuda") else "CPU")
 
 
 def rehearsed(example: tuple[Cell, Recipe, DataSet], shape: Shape, device: str) -> float | None:
@@ -104,7 +104,8 @@ def rehearsed(example: tuple[Cell, Recipe, DataSet], shape: Shape, device: str) 
     if images < 2:
         return None
     model, _ = planned(*example)
-    speed = training_speed(model.to(device), images, device=torch.device(device), seconds=LOOK)
+    bf16 = device.startswith("cuda") and example[1].precision != "float32"
+    speed = training_speed(model.to(device), images, device=torch.device(device), bf16=bf16, seconds=LOOK)
     return shape.batch_size / speed.value
 
 

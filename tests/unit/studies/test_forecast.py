@@ -10,6 +10,7 @@ from vitlab.models.counts import count_flops
 from vitlab.models.create import create
 from vitlab.recipes.scales import scale_recipe, with_model
 from vitlab.studies import forecast as module
+from vitlab.studies.cells import Measure
 from vitlab.studies.context import Context
 from vitlab.studies.forecast import AROUND, Forecast, forecast
 from vitlab.training.recipe import Recipe
@@ -39,6 +40,14 @@ def test_time_is_that_of_runs_of_the_same_shape(tmp_path: Path) -> None:
     found = left(tmp_path, RECIPE, dataclasses.replace(RECIPE, seed=1), done={0: 0.25})
     assert (found.runs, found.done) == (2, 1)
     assert found.seconds == pytest.approx(200 * 0.25 + AROUND)
+
+
+def test_what_is_trained_and_not_measured_costs_no_training(tmp_path: Path) -> None:
+    study = Context(study="trial", scale="digits", folder=tmp_path)
+    cell = study.cell("a", RECIPE, measures=[Measure(protocol="knn")])
+    write_json(Path(cell.folder, "result.json"), {"step": 200, "seconds": 5.0})
+    found = forecast([(cell, RECIPE, study.opened(RECIPE))], "cpu")
+    assert (found.runs, found.done, found.flops, found.seconds) == (1, 0, 0, 0)
 
 
 def test_what_is_too_large_to_try_is_scaled(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
