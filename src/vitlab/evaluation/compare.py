@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from vitlab.core.files import atomic_file
 from vitlab.core.words import one_line
 from vitlab.evaluation.contract import KNOWN, KNOWN_WORDS, EvaluationError, Metric, Result
-from vitlab.evaluation.published import Edition, published_columns, published_rows
+from vitlab.evaluation.published.tables import MAIN_ROWS, Edition, published_columns, published_notes
 from vitlab.evaluation.results import figure, markdown, number
 
 if TYPE_CHECKING:
@@ -164,7 +164,7 @@ def _with_published(rows: list[Row], columns: list[Column], main: tuple[Row, ...
     papers = published_columns(edition)
     homes: dict[str, Row] = {}
     labels: dict[Row, str] = {}
-    for name, row in published_rows().items():
+    for name, row in MAIN_ROWS.items():
         candidates = [
             measured
             for protocol in row.protocols
@@ -184,8 +184,7 @@ def _with_published(rows: list[Row], columns: list[Column], main: tuple[Row, ...
         )
         for paper in papers
     ]
-    remarks = [f"{paper.model}: {paper.note}." for paper in papers if paper.note]
-    notes = (f"Published figures: {papers[0].source}.", *remarks)
+    notes = (f"Published figures: {papers[0].source}.", *published_notes(edition))
     kept = [row for row in shown if row in labels or row in main]
     return Comparison(tuple(shown), (*columns, *added), tuple(kept), labels, notes)
 

@@ -1,16 +1,12 @@
-"""What the paper has beside a study; nothing where it is not among the published figures."""
+"""What the paper has beside a study, from the published figures."""
 
 from collections.abc import Mapping
 
-from vitlab.evaluation.published import published_columns
+from vitlab.evaluation.published.tables import group_means, published_columns, published_study, published_table
 
 
 def published(study: str) -> Mapping[str, float]:
-    """The paper's figures for the rows of a study, as fractions."""
-    try:
-        from vitlab.evaluation.published import published_study  # pyright: ignore[reportAttributeAccessIssue]
-    except ImportError:
-        return {}
+    """The paper's figures for the rows of a study, as fractions; nothing where it has no such table."""
     return published_study(study)
 
 
@@ -21,22 +17,11 @@ def core_days() -> dict[str, float]:
 
 def scaling() -> dict[str, tuple[float, float]]:
     """Epochs and exaFLOPs of each row of the paper's table 6, as 'ViT-B/32 7'; figure 5 draws them."""
-    try:
-        from vitlab.evaluation.published.tables import published_table  # pyright: ignore[reportMissingImports]
-    except ImportError:
-        return {}
     table = published_table("vit-v2-scaling")
     return {row: (table.figures[row, "epochs"].value, table.figures[row, "exaFLOPs"].value) for row in table.rows}
 
 
 def vtab_groups() -> dict[str, dict[str, float]]:
     """By the paper's models, the mean of each group of VTAB's tasks, as fractions; figure 2 draws them."""
-    try:
-        from vitlab.evaluation.published.tables import (  # pyright: ignore[reportMissingImports]
-            group_means,
-            published_table,
-        )
-    except ImportError:
-        return {}
     models = published_table("vit-v2-vtab").columns
     return {model: {group: mean / 100 for group, mean in group_means(model).items()} for model in models}
