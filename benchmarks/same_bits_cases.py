@@ -117,6 +117,8 @@ CASES = (
     _train("cvt", "cvt-13-imagenet", DIGITS, CVT, "--no-compile"),
     _train("coatnet", "coatnet-0-imagenet", DIGITS, COATNET, "--no-compile"),
     _train("modern", "vit-s16-imagenet-90ep", DIGITS, VIT, "--no-compile"),
+    _train("augreg", "augreg-ti16-imagenet", DIGITS, VIT, "--no-compile"),
+    _train("polyak", "vit-l16-512-imagenet", DIGITS, f"--model.source {TRAINED_VIT} --model.image-size 16"),
     _train("deit3", "deit3-s16-imagenet", DIGITS, VIT, "--model.image-size 8 --no-compile"),
     _train(
         "deit-distilled", "deit-ti16-imagenet-distilled", DIGITS, DEIT, f"--teacher.source {TRAINED_VIT} --no-compile"

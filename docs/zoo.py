@@ -28,6 +28,7 @@ Written by `python docs/zoo.py` from the tables in `src/vitlab/models/zoo*.py`; 
     vitlab models                # all of it
     vitlab models "vit-b*-224"   # some of it; --json for programs
     vitlab models "timm:eff*"    # timm's, where it is installed
+    vitlab models vit-cifar-d128 --shapes    # of one model: every shape from the image to the logits
 
 `vitlab.create(name)` builds a model with fresh weights; keywords change fields of its configuration. *Stated* is the
 number of parameters as the source prints it, or worked out by hand where the source says so: of the whole model or,

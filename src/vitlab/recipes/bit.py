@@ -4,6 +4,8 @@ Pre-training (section 3.3): SGD with momentum .9 in batches of 4096 at .03 for e
 decay 1e-4; 90 epochs with drops to a tenth after 30, 60 and 80 on ImageNet (BiT-S) and ImageNet-21k (BiT-M), 40 with
 drops after 10, 23, 30 and 37 on JFT (BiT-L). The losses are those of google-research/big_vision (configs/bit_i1k.py and
 bit_i21k.py). JFT is not public: name your own set with --data.source. The BiTs of ViT's table are in pretraining.py.
+The sizes are those of ViT's figures: of figure 3, whose BiTs are this paper's, and of figure 5, whose BiTs are on JFT
+there; on ImageNet and ImageNet-21k they are for growing sets at equal training.
 
 Fine-tuning, BiT-HyperRule: SGD with momentum .9 at .003, batch 512, no weight decay; the figures are those of the
 authors' code (google-research/big_transfer, bit_hyperrule.py). Its smallest sets have a warm-up of 100 steps and drops
@@ -100,21 +102,25 @@ def _recipe(data: str, num_images: int, picture: tuple[int, int]) -> Callable[[]
     return build
 
 
-# the set; epochs; after which epochs the rate falls; its ImageNet score after fine-tuning
-UPSTREAM: dict[str, tuple[int, tuple[int, ...], str]] = {
-    "imagenet": (90, (30, 60, 80), "81.30%"),
-    "imagenet21k": (90, (30, 60, 80), "85.39%"),
-    "jft": (40, (10, 23, 30, 37), "87.54%"),
+# the set; epochs; after which epochs the rate falls
+UPSTREAM: dict[str, tuple[int, tuple[int, ...]]] = {
+    "imagenet": (90, (30, 60, 80)),
+    "imagenet21k": (90, (30, 60, 80)),
+    "jft": (40, (10, 23, 30, 37)),
 }
+FIGURE_3 = ("r50x1", "r101x1", "r50x3", "r101x3", "r152x4")
+FIGURE_5 = ("r50x1", "r50x2", "r101x1", "r152x1", "r152x2", "r200x3")
+SIZES = tuple(dict.fromkeys(FIGURE_3 + FIGURE_5))
+SCORES = {"imagenet": "81.30%", "imagenet21k": "85.39%", "jft": "87.54%"}  # R152x4's on ImageNet, fine-tuned
 
 
-def _upstream(data: str, epochs: int, drops: tuple[int, ...], score: str) -> Callable[[], Recipe]:
-    name = f"bit-r152x4-{data}"
+def _upstream(size: str, data: str) -> Callable[[], Recipe]:
+    name, (epochs, drops) = f"bit-{size}-{data}", UPSTREAM[data]
 
     def build() -> Recipe:
         return Recipe(
             name=name,
-            model=ModelChoice(source="bit-r152x4"),
+            model=ModelChoice(source=f"bit-{size}"),
             data=DataChoice(source=data, val_fraction=0.01),
             augmentation=Augmentation(crop="paper", flip=0.5),
             loss=Loss() if data == "imagenet" else Loss(kind="sigmoid", head_bias=-10.0),
@@ -132,16 +138,19 @@ def _upstream(data: str, epochs: int, drops: tuple[int, ...], score: str) -> Cal
             keep="last",
         )
 
-    build.__doc__ = f"""BiT-R152x4 on {data} from scratch by its paper (arXiv 1912.11370, section 3.3).
+    score = f"; the paper reports {SCORES[data]} on ImageNet after fine-tuning" if size == "r152x4" else ""
+    model = f"BiT-R{size[1:]}"
+    build.__doc__ = f"""{model} on {data} from scratch by its paper (arXiv 1912.11370, section 3.3).
 
     Command: torchrun --nproc-per-node 8 -m vitlab train {name} --data.source PATH
-    Hardware and time: not run here; the paper uses a TPUv3-512.
-    Score: none seen here; the paper reports {score} on ImageNet after fine-tuning.
+    Hardware and time: not run here; the paper uses a TPUv3-512 for R152x4.
+    Score: none seen here{score}.
     """
     return build
 
 
+PRETRAININGS = [*((size, data) for size in SIZES for data in ("imagenet", "imagenet21k")), ("r152x4", "jft")]
 RECIPES = {
-    **{f"bit-r152x4-{data}": _upstream(data, *figures) for data, figures in UPSTREAM.items()},
+    **{f"bit-{size}-{data}": _upstream(size, data) for size, data in PRETRAININGS},
     **{f"bit-{data}": _recipe(data, *facts) for data, facts in SETS.items()},
 }

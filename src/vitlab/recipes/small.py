@@ -85,6 +85,31 @@ def cifar10() -> Recipe:
     return _small_images("cifar10", "vit-s4-32", image_size=32, epochs=235, mixed="85%", decay=0.0475, ema=0.99963)
 
 
+def cifar10_d128() -> Recipe:
+    """The smallest ViT that reads like the paper, on CIFAR-10: 4 px patches, 65 tokens of 128 numbers, a class token.
+
+    It trains the zoo's vit-cifar-d128 as it is, so that every shape is that of `vitlab models vit-cifar-d128 --shapes`.
+
+    Command: vitlab train cifar10-d128 --data.source PATH
+    Hardware and time: not run here.
+    Score: none seen here.
+    """
+    return Recipe(
+        name="cifar10-d128",
+        model=ModelChoice(source="vit-cifar-d128", dropout=0.1),
+        data=DataChoice(source="cifar10", val_fraction=0.02),
+        augmentation=Augmentation(crop="pad", pad=4, flip=0.5, policy="randaugment", magnitude=9.0),
+        loss=Loss(label_smoothing=0.1),
+        optimizer=Optimizer(lr=1e-3, weight_decay=0.05, clip=1.0),
+        schedule=Schedule(kind="cosine", total="200 epochs", warmup="5%"),
+        batch_size=128,
+        evaluate_every="10 epochs",
+        checkpoint_every="20 epochs",
+        log_every="100 steps",
+        keep="last",
+    )
+
+
 def cifar100() -> Recipe:
     """The same on CIFAR-100.
 
@@ -140,6 +165,7 @@ RECIPES: dict[str, Callable[[], Recipe]] = {
     "camvid": camvid,
     "digits": digits,
     "cifar10": cifar10,
+    "cifar10-d128": cifar10_d128,
     "cifar100": cifar100,
     "tiny-imagenet": tiny_imagenet,
 }

@@ -53,8 +53,20 @@ def test_named_recipes() -> None:
 )
 def test_pretraining_drops_after_the_papers_epochs(data: str, num_images: int, epochs: tuple[int, ...]) -> None:
     recipe = find_recipe(f"bit-r152x4-{data}")
+    assert recipe.model.source == "bit-r152x4"
     schedule = resolve(recipe.schedule, Pace(recipe.batch_size, num_images))
     assert [*schedule.drops, schedule.total] == pytest.approx([epoch * num_images / 4096 for epoch in epochs], abs=1)
     assert (schedule.warmup, schedule.drop) == (5000, 0.1)
     assert recipe.optimizer.lr == pytest.approx(0.03 * 16)  # .03 for each 256 of 4096
     assert (recipe.optimizer.name, recipe.optimizer.momentum, recipe.optimizer.l2) == ("sgd", 0.9, 1e-4)
+
+
+@pytest.mark.parametrize("data", ["imagenet", "imagenet21k"])
+def test_the_sizes_of_vits_figures_are_there(data: str) -> None:
+    """BiT's own five of figure 3, and the ResNets of figure 5."""
+    for size in ("r50x1", "r101x1", "r50x3", "r101x3", "r152x4", "r50x2", "r152x1", "r152x2", "r200x3"):
+        recipe = find_recipe(f"bit-{size}-{data}")
+        assert (recipe.model.source, recipe.data.source) == (f"bit-{size}", data)
+        assert recipe.loss.kind == ("auto" if data == "imagenet" else "sigmoid")
+    for name, model in (("bit-r152x2-jft-14ep", "bit-r152x2"), ("bit-r200x3-jft", "bit-r200x3")):
+        assert (find_recipe(name).model.source, find_recipe(name).schedule.total) == (model, "14 epochs")

@@ -13,7 +13,7 @@ from vitlab.training.schedules import resolve
     [
         ("imagenet", 1_281_167, {0: 0.2, 1: 0.3, 2: 0.5, 3: 0.7}, (1e-3, 1e-3, 1e-3, 1e-3)),
         ("imagenet21k", 14_000_000, {2: 0.3, 3: 0.5, 4: 0.7}, (1e-3, 1e-3, 1e-3)),
-        ("jft", 303_000_000, {3: 0.0, 4: 0.1, 5: 0.0}, (1e-3, 5e-4, 5e-4)),
+        ("jft", 303_000_000, {3: 0.0, 4: 0.1, 5: 0.0, 6: 0.0, 7: 0.0}, (1e-3, 5e-4, 5e-4, 5e-4, 5e-4)),
     ],
 )
 def test_sizes_of_coatnet(data: str, num_images: int, drop_paths: dict[int, float], lrs: tuple[float, ...]) -> None:
@@ -75,6 +75,8 @@ def check_randaugment(recipe: Recipe, magnitude: float | None) -> None:
         ("coatnet-3-384-imagenet-from-jft", 0.1, 5, 0.0, 512),
         ("coatnet-4-512-imagenet-from-jft", 0.3, 5, 0.0, 512),
         ("coatnet-5-512-imagenet-from-jft", 0.2, 5, 0.0, 512),
+        ("coatnet-6-512-imagenet-from-jft", 0.2, 5, 0.0, 512),  # as 5: the table ends there
+        ("coatnet-7-512-imagenet-from-jft", 0.2, 5, 0.0, 512),
     ],
 )
 def test_fine_tuning_of_coatnet(name: str, drop_path: float, magnitude: float | None, mixup: float, batch: int) -> None:
@@ -92,3 +94,16 @@ def test_fine_tuning_of_coatnet(name: str, drop_path: float, magnitude: float | 
     schedule = resolve(recipe.schedule, Pace(batch, 1_281_167))
     assert schedule.total == pytest.approx(30 * 1_281_167 / batch, abs=1)
     assert {optimizer.lr * schedule.factor(step) for step in (0, 1, 1000, schedule.total)} == {5e-5}  # no warm-up
+
+
+def test_cvt_w24_is_pretrained_and_tuned_as_its_paper_says() -> None:
+    """Section 4.1: weight decay .1, batches of 2048 at 224 px; then ViT's fine-tuning at 384 px."""
+    before = find_recipe("cvt-w24-imagenet21k")
+    assert (before.model.source, before.model.image_size, before.data.source) == ("cvt-w24", 224, "imagenet21k")
+    assert (before.optimizer.name, before.optimizer.weight_decay, before.batch_size) == ("adamw", 0.1, 2048)
+    for name, steps in (("cvt-w24-384-imagenet", "20000 steps"), ("cvt-w24-384-cifar100", "10000 steps")):
+        tuned = find_recipe(name)
+        assert (tuned.model.source, tuned.model.image_size) == ("runs/cvt-w24-imagenet21k", 384)
+        assert (tuned.optimizer.name, tuned.optimizer.momentum, tuned.batch_size) == ("sgd", 0.9, 512)
+        assert tuned.schedule.total == steps
+    assert find_recipe("cvt-13-imagenet").model.image_size is None

@@ -17,6 +17,7 @@ SIZED: list[tuple[str, int, int, str, Counts, str]] = [
     ("s", 32, 224, "22.88M", "all", TIMM),
     ("s", 32, 384, "22.92M", "all", TIMM),
     ("bhalf", 16, 224, "22.05M", "all", "the paper's ViT-b has the sizes of S/16, for which timm's table has 22.05M"),
+    ("bhalf", 32, 224, "22.88M", "all", "the paper's ViT-b has the sizes of S/32, for which timm's table has 22.88M"),
     ("b", 8, 224, "86.58M", "all", TIMM),
     ("b", 14, 224, "85.71M", "backbone", FORMULA),
     ("b", 14, 518, "86.56M", "backbone", FORMULA),
