@@ -65,3 +65,35 @@ def test_the_whole_zoo_is_listed_without_torch() -> None:
     code = "import sys; from vitlab.cli import main; main(['models', '--json']); sys.exit('torch' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert len(json.loads(done.stdout)) == len(ZOO)
+
+
+def test_shapes_of_one_model(capsys: pytest.CaptureFixture[str]) -> None:
+    """CIFAR-10 with P = 4 and D = 128: 64 patches of 48 numbers, 65 tokens of 128."""
+    assert main(["models", "vit-cifar-d128", "--shapes"]) == 0
+    lines = [line.split() for line in capsys.readouterr().out.splitlines()]
+    assert lines[1:7] == [
+        ["image", "3", "x", "32", "x", "32"],
+        ["patches", "64", "x", "48"],
+        ["projected", "patches", "64", "x", "128"],
+        ["class", "token", "1", "x", "128"],
+        ["positions", "65", "x", "128"],
+        ["tokens", "65", "x", "128"],
+    ]
+    assert lines[7] == ["1", "to", "6", "queries", "4", "x", "65", "x", "32"]
+    assert ["1", "to", "6", "attention", "weights", "4", "x", "65", "x", "65"] in lines
+    assert ["logits", "10"] in lines
+
+
+def test_shapes_for_programs(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["models", "vit-digits", "--shapes", "--json"]) == 0
+    shown = json.loads(capsys.readouterr().out)
+    assert shown["name"] == "vit-digits"
+    assert {step["layer"] for step in shown["steps"]} == {None, 1, 2, 3, 4}
+    assert shown["steps"][-1] == {"name": "logits", "shape": [10], "layer": None}
+
+
+def test_shapes_are_of_one_model(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["models", "vit-b*", "--shapes"]) == 2
+    assert "--shapes is of one model, and 'vit-b*' matches" in capsys.readouterr().err
+    assert main(["models", "vit-b17-224", "--shapes"]) == 2
+    assert "There is no model named 'vit-b17-224'. Did you mean" in capsys.readouterr().err
