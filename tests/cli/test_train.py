@@ -236,3 +236,14 @@ def test_short_and_old_names_of_options(capsys: pytest.CaptureFixture[str]) -> N
     assert current_names(same) == same
     with pytest.raises(Error, match="--epochs needs a value"):
         current_names(["--epochs", "--lr", "3"])
+
+
+@pytest.mark.parametrize("recipe", ["vit-b16-jft", "coatnet-7-jft", "vmoe-15b-jft"])
+def test_jft_is_said_to_be_private_before_anything_is_made(
+    recipe: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert main(["train", recipe, "--device", "cpu"]) == 2
+    (sentence,) = [line for line in capsys.readouterr().err.splitlines() if line.startswith("vitlab: ")]
+    assert sentence.startswith("vitlab: JFT-300M is private to Google: train on images of your own with --data.source")
+    assert not [path for path in tmp_path.rglob("*") if path.is_file()]

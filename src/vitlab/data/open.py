@@ -46,6 +46,12 @@ MODULES = (
 )
 SOURCES = Registry(Source, "data set", "vitlab.data.sources", "SOURCE", MODULES, group="vitlab.sources")
 
+PRIVATE = {  # sets that recipes name and nobody outside can have
+    "jft": "JFT-300M",
+    "jft300m": "JFT-300M",
+    "jft3b": "JFT-3B",
+}
+
 VARIABLE = "VITLAB_DATA"  # folders, separated as in PATH
 PLACES = (
     ".",
@@ -254,6 +260,11 @@ def _said(dataset: DataSet, source: Source, path: Path) -> DataSet:
 def _nothing_there(path: Path) -> UnknownNameError:
     known = [*names(), *(alias for source in _published() for alias in source.aliases)]
     text = str(path)
+    if _plain(text) in PRIVATE:
+        return UnknownNameError(
+            f"{PRIVATE[_plain(text)]} is private to Google: train on images of your own with --data.source PATH, a"
+            " folder that holds a folder per class, or any form that docs/data.md lists."
+        )
     if path.name == text and not path.suffix:
         hint = did_you_mean(near_paths(path) or near_names(text, known)) or f" Known names: {', '.join(names())}."
         return UnknownNameError(f"There is no data set named '{text}', and no such folder here.{hint}")

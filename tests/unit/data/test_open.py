@@ -430,3 +430,10 @@ def test_wordnet_ids_get_their_words_and_fingerprints_stay(home: Path) -> None:
     assert dataset.fingerprint == read(home / "mine").fingerprint
     photos(home / "other", goldfish=2, tench=2)
     assert open_data(home / "other").classes == ("goldfish", "tench")
+
+
+@pytest.mark.parametrize("name", ["jft", "JFT-300M", "jft_3b"])
+def test_a_private_set_is_said_to_be_private(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(UnknownNameError, match=r"is private to Google: train on images of your own with --data.source"):
+        open_data(name)
