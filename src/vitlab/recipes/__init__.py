@@ -17,7 +17,9 @@ from vitlab.recipes import (
     masked,
     modern,
     pretraining,
+    sam,
     scaling,
+    semantic,
     small,
     views,
 )
@@ -37,6 +39,8 @@ RECIPES: dict[str, Callable[[], Recipe]] = {
     **box.RECIPES,
     **masked.RECIPES,
     **views.RECIPES,
+    **sam.RECIPES,
+    **semantic.RECIPES,
 }
 
 
