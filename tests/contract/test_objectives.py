@@ -281,7 +281,7 @@ def test_a_lost_run_resumes_to_the_bit(name: str, here: Path, tmp_path: Path, mo
 def test_two_processes_are_one(here: Path, tmp_path: Path) -> None:
     """All objectives in one launch, as copies; those with parameters or a teacher of their own as shards too."""
     runs = {f"{i}": recipe_for(name, here) for i, name in enumerate(NAMES)}
-    for name in ("dino", MAE):
+    for name in ("dino", "semantic-softmax", MAE):
         runs[f"shards {len(runs)}"] = recipe_for(name, here, strategy="shard")
     for file, recipe in runs.items():
         (tmp_path / f"{file}.json").write_text(json.dumps(to_dict(recipe)))
