@@ -129,12 +129,21 @@ CASES = (
     _train("sasa", "sasa-26-imagenet", DIGITS, "--model.source sasa-digits --no-compile"),
     _train("non-local", "nonlocal-r50-imagenet", DIGITS, "--model.source nonlocal-digits --no-compile"),
     _train("views", "dino-digits"),
+    _train("sam-recipe", "sam-digits", TINY),
+    _train("gsam", "gsam-b32-imagenet", DIGITS, VIT, "--no-compile"),
+    _train(
+        "semantic",
+        "semantic-cifar100",
+        DIGITS,
+        VIT,
+        "--objective.hierarchy ../data/tree.csv --model.image-size 8 --augmentation.pad 1 --no-compile",
+    ),
     Case("transfer", f"finetune --data digits --model {TRAINED_VIT} --steps 12 --device cpu"),
 )
 
 
 def write_data(folder: Path) -> None:
-    """Class folders of small JPEGs of many sizes, and a table that gives each of them one to three labels."""
+    """Class folders of small JPEGs of many sizes, a table that gives each of them one to three labels, and a tree."""
     rng = np.random.default_rng(0)
     lines = ["path,label,split"]
     for i in range(96):
@@ -147,3 +156,4 @@ def write_data(folder: Path) -> None:
         labels = sorted({"abc"[kind], *rng.choice(list("abcd"), rng.integers(0, 3))})
         lines.append(f"{path.relative_to(folder)},{';'.join(labels)},{split}")
     (folder / "several.csv").write_text("\n".join(lines) + "\n")
+    (folder / "tree.csv").write_text("".join(f"{digit},{'odd' if digit % 2 else 'even'}\n" for digit in range(10)))

@@ -45,7 +45,7 @@ NAMES = [*OBJECTIVES.names(), MAE]
 every = pytest.mark.parametrize(
     "name", NAMES, ids=[*OBJECTIVES.names(), "documented"]
 )  # a path is another in each process
-# every option of every objective, away from its default; TEACHER stands for a model that is there
+# every option of every objective, away from its default; TEACHER and TREE stand for a model and a file that are there
 OPTIONS: dict[str, dict[str, Any]] = {
     "supervised": {},
     "distillation": {"teacher": "TEACHER", "kind": "soft", "alpha": 0.25, "tau": 2.0},
@@ -87,6 +87,13 @@ OPTIONS: dict[str, dict[str, Any]] = {
         "hidden": 8,
         "out_dim": 4,
     },
+    "semantic-softmax": {
+        "hierarchy": "TREE",
+        "inner": "branching",
+        "max_factor": 1.1,
+        "drop_deepest": True,
+        "extend_leaves": True,
+    },
     MAE: {"mask_ratio": 0.5, "width": 32},
 }
 # models with parts that not every path through them takes
@@ -114,9 +121,10 @@ for path in sorted(Path(sys.argv[1]).glob("*.json")):
 
 @pytest.fixture(scope="module")
 def here(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with a small set, the same pictures without labels, and a teacher."""
+    """A folder with a small set, a tree of its classes, pictures without labels, and a teacher."""
     folder = tmp_path_factory.mktemp("objectives")
     write_small_set(folder / "small.npz")
+    (folder / "tree.json").write_text('{"0": "dark", "1": "dark", "dark": "all", "2": "all"}')
     torch.manual_seed(0)
     vitlab.save(random_vit(ViTConfig(**SIZES, num_classes=3)), folder / "teacher")
     (folder / "flat").mkdir()
@@ -126,7 +134,10 @@ def here(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def options(name: str, here: Path) -> dict[str, Any]:
-    return {field: str(here / "teacher") if value == "TEACHER" else value for field, value in OPTIONS[name].items()}
+    files = {"TEACHER": str(here / "teacher"), "TREE": str(here / "tree.json")}
+    return {
+        field: files.get(value, value) if isinstance(value, str) else value for field, value in OPTIONS[name].items()
+    }
 
 
 def built(name: str, here: Path, **fields: Any) -> tuple[ObjectiveKind, Model, Objective]:
@@ -237,7 +248,8 @@ def test_its_options_survive_json_and_the_command_line(
     wanted = options(name, here)
     flags: list[str] = []
     for field, value in wanted.items():
-        flags += [f"--objective.{field.replace('_', '-')}", *map(str, value if isinstance(value, list) else [value])]
+        values = [] if value is True else value if isinstance(value, list) else [value]
+        flags += [f"--objective.{field.replace('_', '-')}", *map(str, values)]
     assert main(["train", "digits", "--objective", name, *flags]) == 0
     assert main(["train", "digits", "--objective", name]) == 0
     assert given[0].objective == Choice(name, wanted)
@@ -269,7 +281,7 @@ def test_a_lost_run_resumes_to_the_bit(name: str, here: Path, tmp_path: Path, mo
 def test_two_processes_are_one(here: Path, tmp_path: Path) -> None:
     """All objectives in one launch, as copies; those with parameters or a teacher of their own as shards too."""
     runs = {f"{i}": recipe_for(name, here) for i, name in enumerate(NAMES)}
-    for name in ("dino", MAE):
+    for name in ("dino", "semantic-softmax", MAE):
         runs[f"shards {len(runs)}"] = recipe_for(name, here, strategy="shard")
     for file, recipe in runs.items():
         (tmp_path / f"{file}.json").write_text(json.dumps(to_dict(recipe)))

@@ -79,6 +79,7 @@ OPTIONS: dict[str, dict[str, Any]] = {  # so that each chooses what it can choos
     "finetune": FEW,
     "vtab": FEW | {"tasks": ("svhn",)},
     "cost": {"seconds": 0.01},
+    "semantic": {"hierarchy": "tree.csv", "inner": "branching"},
 }
 
 
@@ -95,6 +96,7 @@ def here(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     for i in range(1, 5):
         Image.new("RGB", (9, 9), (50 * i, 0, 0)).save(folder / "val" / f"ILSVRC2012_val_{i:08d}.JPEG")
     (folder / "real.json").write_text("[[0, 1], [7], [], [999]]")
+    (folder / "tree.csv").write_text("".join(f"{digit},{'odd' if digit % 2 else 'even'}\n" for digit in range(10)))
     make_task(folder / "vtab", "svhn", 10)
     with contextlib.chdir(folder), pytest.MonkeyPatch.context() as patch:
         patch.setenv("XDG_CACHE_HOME", str(folder / "cache"))

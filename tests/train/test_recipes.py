@@ -64,6 +64,9 @@ def test_a_recipe_trains(name: str, small_set: Path, tmp_path: Path) -> None:
     if recipe.objective.name == "distillation":
         save(create("vit-digits", num_classes=3), tmp_path / "teacher")
         recipe = changed(recipe, **{"objective.teacher": str(tmp_path / "teacher")})
+    if recipe.objective.name == "semantic-softmax":
+        (tmp_path / "tree.csv").write_text("0,dark\n1,dark\n2,bright\n")
+        recipe = changed(recipe, **{"objective.hierarchy": str(tmp_path / "tree.csv")})
     if recipe.objective.name == "mae":
         narrow = {"objective.decoder_width": 16, "objective.decoder_depth": 1, "objective.decoder_heads": 2}
         recipe = changed(recipe, **narrow)

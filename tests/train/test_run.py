@@ -295,6 +295,7 @@ def test_what_is_frozen_keeps_its_statistics(short: Recipe, tmp_path: Path, fiel
         {"optimizer.name": "lamb"},
         {"optimizer.name": "muon"},
         {"optimizer.sam": 0.05},
+        {"optimizer.sam": 0.5, "optimizer.sam_kind": "asam"},
         {"accumulate": 2},
         {"loss.kind": "sigmoid", "loss.head_bias": -3.0},
         {"loss.class_weights": True},

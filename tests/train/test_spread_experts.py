@@ -194,6 +194,7 @@ OPTIONS: dict[str, dict[str, object]] = {
     "adafactor": {"optimizer.name": "adafactor", "optimizer.lr": 1e-3},
     "lion": {"optimizer.name": "lion", "optimizer.lr": 1e-4},
     "sam": {"optimizer.sam": 0.05},
+    "asam": {"optimizer.sam": 0.5, "optimizer.sam_kind": "asam"},
     "in parts": {"accumulate": 2},
     "second pass": {"model.checkpoint_blocks": True},
     "layers apart": {"optimizer.layer_decay": 0.7},

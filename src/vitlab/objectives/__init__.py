@@ -11,5 +11,6 @@ MODULES = (
     "dino",
     "contrastive",
     "lejepa",
+    "semantic_softmax",
 )
 OBJECTIVES = Registry(ObjectiveKind, "objective", "vitlab.objectives", "OBJECTIVE", MODULES)

@@ -19,7 +19,9 @@ from vitlab.recipes import (
     masked,
     modern,
     pretraining,
+    sam,
     scaling,
+    semantic,
     small,
     views,
 )
@@ -41,6 +43,8 @@ RECIPES: dict[str, Callable[[], Recipe]] = {
     **box.RECIPES,
     **masked.RECIPES,
     **views.RECIPES,
+    **sam.RECIPES,
+    **semantic.RECIPES,
 }
 
 

@@ -210,7 +210,7 @@ def _turns(plan: Plan, learner: Learner, modules: Mapping[str, nn.Module], execu
         spec = dataclasses.replace(plan.recipe.optimizer, **phase.optimizer)
         own = [_trained(group) for group in learner.objective.param_groups()]
         optimizers = build(learner.model, [g for g in own if g["params"]], spec, on_device=execution.on_device)
-        turns.append(Turn(name, modules[name], optimizers, spec))
+        turns.append(Turn(name, modules[name], optimizers, spec, lowest=plan.recipe.schedule.end))
     return turns
 
 

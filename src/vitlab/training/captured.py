@@ -16,7 +16,7 @@ from vitlab.core.random import torch_seed
 from vitlab.data.loading.resident_feed import ResidentFeed
 from vitlab.objectives.contract import Metrics
 from vitlab.training.mixed import total_norm
-from vitlab.training.optimizers import set_lr
+from vitlab.training.sam import Perturbation
 from vitlab.training.step import Stepper
 
 WARM_UP = 3  # steps on the side stream before the capture, real ones
@@ -71,6 +71,9 @@ class CapturedStepper(Stepper):
         self._bad = torch.zeros((), device=device)
         self._turn = self.turns[0]
         self._scale = None if self._turn.spec.clip is None else torch.ones((), device=device)
+        self._draws: torch.Generator | None = None  # of SAM's second pass
+        if self._turn.perturbation is not None:
+            self._draws = _generator().clone_state()
         self._warm = 0
         for optimizer in self._turn.optimizers:
             # As for torch's scaled gradients: fused optimizers leave out a step, and divide on the way.
@@ -89,10 +92,13 @@ class CapturedStepper(Stepper):
             self._hold(self.feed.batch(step).tensors())
         self.feed.prepare(step + 1)
         self._held = step + 1
-        set_lr(self._turn.optimizers, self._turn.spec.lr * factor)
+        self._turn.set_factor(factor)
         self.progress.fill_(step / self.total)
         self._step.fill_(step + 1)
-        torch.cuda.manual_seed(torch_seed(self.seed, "dropout", step, self.world.rank))
+        seed = torch_seed(self.seed, "dropout", step, self.world.rank)
+        torch.cuda.manual_seed(seed)
+        if self._draws is not None:
+            self._draws.manual_seed(seed)
         if self._graph is not None:
             self._graph.replay()
         elif self._warm < WARM_UP:
@@ -103,6 +109,8 @@ class CapturedStepper(Stepper):
             torch.cuda.current_stream().wait_stream(self._stream)
         else:
             graph = torch.cuda.CUDAGraph()
+            if self._draws is not None:
+                graph.register_generator_state(self._draws)
             with torch.cuda.graph(graph, stream=self._stream):
                 self._body()
             self._graph = graph
@@ -118,16 +126,38 @@ class CapturedStepper(Stepper):
                 ema.catch_up()
             averaged = self._beside.record_event()
             following = self.feed.made()
+        before = [value.clone() for value in self.running]
+        loss, metrics = self._backward()
+        here.wait_event(averaged)  # of the weights that this step changes
+        if self._turn.perturbation is not None and self._draws is not None:
+            self._backward_uphill(self._turn.perturbation, self._draws)
+        self._update(loss, metrics, before)
+        here.wait_stream(self._beside)
+        self._hold(following)
+
+    def _backward(self) -> tuple[Tensor, Metrics]:
         for parameter in self._turn.parameters:
             parameter.grad = None  # the backward pass leaves its own, in the graph's memory
-        before = [value.clone() for value in self.running]
         with self.autocast():
             loss, metrics = self._turn.module(self.feed.wrap(self._batch), self.progress, self._turn.name)
             loss.backward()
-        here.wait_event(averaged)  # of the weights that this step changes
-        self._update(loss.detach(), metrics, before)
-        here.wait_stream(self._beside)
-        self._hold(following)
+        return loss.detach(), metrics
+
+    def _backward_uphill(self, perturbation: Perturbation, draws: torch.Generator) -> None:
+        """SAM's second pass, with the first one's random draws; batch norm has counted the batch already.
+
+        Gradients that are not finite make weights, and these make gradients, that are not: the step is left out by
+        the second norm alone, and the weights are put back in any case.
+        """
+        counted = [value.clone() for value in self.running]
+        generator = _generator()
+        own = generator.graphsafe_get_state()
+        perturbation.uphill()
+        generator.graphsafe_set_state(draws)
+        self._backward()
+        generator.graphsafe_set_state(own)
+        perturbation.back()
+        self._put_back(counted)
 
     def _hold(self, batch: list[Tensor]) -> None:
         """Put a batch where the graph looks for it."""
@@ -169,3 +199,7 @@ class CapturedStepper(Stepper):
         if progress.skipped_in_a_row:
             self.last_batch = self.feed.batch(self._held - 1)
         return means
+
+
+def _generator() -> torch.Generator:
+    return torch.cuda.default_generators[torch.cuda.current_device()]

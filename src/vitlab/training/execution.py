@@ -68,7 +68,6 @@ def decide(plan: Plan, learner: Learner, streams: tuple[StreamPlan, ...], world:
         and bool(train)
         and recipe.accumulate == 1
         and recipe.optimizer.name in ON_DEVICE
-        and recipe.optimizer.sam is None
         and len(learner.phases) == 1
         and objective.capturable
     )

@@ -1,5 +1,6 @@
 """Lists of tensors of which some are whole in every process and some are spread: torch's kernels take one kind each."""
 
+import functools
 from collections.abc import Iterable, Sequence
 
 import torch
@@ -17,13 +18,28 @@ def by_kind(tensors: Iterable[Tensor]) -> list[list[int]]:
 
 def total_norm(parameters: Iterable[Tensor]) -> Tensor:
     """The norm of all gradients, what is spread counted once, the same in every process."""
-    gradients = [p.grad for p in parameters if p.grad is not None]
+    return norm_of([p.grad for p in parameters if p.grad is not None])
+
+
+def norm_of(tensors: Sequence[Tensor]) -> Tensor:
+    """The norm of all the tensors together."""
     norms = [
-        torch.nn.utils.get_total_norm([gradients[i] for i in places], foreach=True)
-        for places in by_kind(gradients) or [[]]
+        torch.nn.utils.get_total_norm([tensors[i] for i in places], foreach=True) for places in by_kind(tensors) or [[]]
     ]
-    whole = [norm.full_tensor() if isinstance(norm, DTensor) else norm for norm in norms]
+    whole = [_whole(norm) for norm in norms]
     return whole[0] if len(whole) == 1 else torch.linalg.vector_norm(torch.stack(whole))
+
+
+def product_of(first: Sequence[Tensor], second: Sequence[Tensor]) -> Tensor:
+    """The inner product of two lists of tensors of the same kinds and shapes."""
+    products = [
+        functools.reduce(torch.add, [(first[i] * second[i]).sum() for i in places]) for places in by_kind(first)
+    ]
+    return functools.reduce(torch.add, map(_whole, products))
+
+
+def _whole(value: Tensor) -> Tensor:
+    return value.full_tensor() if isinstance(value, DTensor) else value
 
 
 def clip_by(parameters: Sequence[Tensor], largest: float, norm: Tensor) -> None:

@@ -13,7 +13,6 @@ from vitlab.core.errors import ConfigError
 from vitlab.models.contract import Model
 from vitlab.models.routing import ExpertLinear
 from vitlab.training.adafactor import Adafactor
-from vitlab.training.mixed import total_norm
 from vitlab.training.muon import Muon
 
 ON_DEVICE = ("adamw", "sgd", "muon", "adafactor")  # what can take its rate from the device, and leave out a step there
@@ -40,7 +39,12 @@ class Optimizer:
     layer_decay: Fraction = 1.0  # a factor of the rate for each layer below the head
     head_lr_scale: PositiveFloat = 1.0  # a factor of the head's rate
     clip: PositiveFloat | None = None  # the largest global norm of the gradients
-    sam: PositiveFloat | None = None  # sharpness-aware minimisation: the radius rho
+    sam: PositiveFloat | None = None  # sharpness-aware minimisation: the radius rho; gsam's largest
+    sam_kind: Literal["sam", "asam", "gsam"] = "sam"
+    """sam: the same radius for all weights; asam: in proportion to each weight; gsam: with the surrogate gap."""
+    sam_eta: NonNegativeFloat = 0.01  # asam: added to the size of each weight
+    sam_rho_min: PositiveFloat | None = None  # gsam: the radius at the schedule's lowest lr; None: the same at all
+    sam_alpha: NonNegativeFloat = 0.6  # gsam: how much of the gradient across the perturbed one is taken off
     ema: Decay | None = None  # the decay of the exponential average of weights
 
     def __post_init__(self) -> None:
@@ -51,6 +55,19 @@ class Optimizer:
             raise ConfigError("SGD is the paper's, without weight decay: set it to 0. optimizer.l2 is a coupled one.")
         if self.nesterov and not self.momentum:
             raise ConfigError("optimizer.nesterov needs a momentum above 0: set optimizer.momentum, or leave it out.")
+        self._check_sam()
+
+    def _check_sam(self) -> None:
+        if self.sam is None and self.sam_kind != "sam":
+            raise ConfigError(f"optimizer.sam_kind {self.sam_kind} needs a radius: set optimizer.sam, as to 0.05.")
+        if self.sam_rho_min is not None:
+            if self.sam_kind != "gsam":
+                raise ConfigError("optimizer.sam_rho_min is GSAM's: set optimizer.sam_kind to gsam, or leave it out.")
+            if self.sam is not None and self.sam_rho_min > self.sam:
+                raise ConfigError(
+                    f"optimizer.sam_rho_min ({self.sam_rho_min:g}) is above the largest radius, optimizer.sam"
+                    f" ({self.sam:g}): exchange them."
+                )
 
     @property
     def moments(self) -> tuple[float, float]:
@@ -217,26 +234,3 @@ class Lion(torch.optim.Optimizer):
             torch._foreach_mul_(parameters, 1 - float(group["lr"]) * group["weight_decay"])
             torch._foreach_add_(parameters, updates, alpha=-float(group["lr"]))
             torch._foreach_lerp_(momenta, gradients, 1 - second)
-
-
-@final
-class Perturbation:
-    """SAM's step uphill: w + rho g / |g|, and back. The loop asks for the gradients again in between."""
-
-    def __init__(self, parameters: Iterable[nn.Parameter], radius: float) -> None:
-        self.parameters, self.radius = [p for p in parameters if p.requires_grad], radius
-        self.origins: list[Tensor] = []
-
-    @torch.no_grad()
-    def uphill(self) -> None:
-        norm = total_norm(self.parameters)
-        self.origins = [p.detach().clone() for p in self.parameters]
-        for p in self.parameters:
-            if p.grad is not None:
-                p.add_(p.grad * (self.radius / (norm + 1e-12)))
-
-    @torch.no_grad()
-    def back(self) -> None:
-        for p, origin in zip(self.parameters, self.origins, strict=True):
-            p.copy_(origin)
-        self.origins = []

@@ -13,7 +13,8 @@ from vitlab.objectives.contract import Metrics
 from vitlab.training.distribution import World, any_of, mean_over, without_sync
 from vitlab.training.ema import running
 from vitlab.training.mixed import clip_by, total_norm
-from vitlab.training.optimizers import Optimizer, Perturbation, set_lr
+from vitlab.training.optimizers import Optimizer, set_lr
+from vitlab.training.sam import Perturbation
 from vitlab.training.state import State
 
 Autocast: TypeAlias = Callable[[], contextlib.AbstractContextManager[object]]
@@ -31,14 +32,31 @@ class Feed(Protocol):
 
 
 class Turn:
-    """A phase of a step: the module to call for its loss, its parameters, and how they are changed."""
+    """A phase of a step: the module to call for its loss, its parameters, and how they are changed.
 
-    def __init__(self, name: str, module: nn.Module, optimizers: list[torch.optim.Optimizer], spec: Optimizer) -> None:
+    `lowest` is the schedule's lowest factor of the lr.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        module: nn.Module,
+        optimizers: list[torch.optim.Optimizer],
+        spec: Optimizer,
+        *,
+        lowest: float = 0.0,
+    ) -> None:
         self.name, self.module, self.optimizers, self.spec = name, module, optimizers, spec
         self.parameters: list[nn.Parameter] = [
             p for optimizer in optimizers for group in optimizer.param_groups for p in group["params"]
         ]
-        self.perturbation = Perturbation(self.parameters, spec.sam) if spec.sam else None
+        self.perturbation = None if spec.sam is None else Perturbation(self.parameters, spec, lowest)
+
+    def set_factor(self, factor: float) -> None:
+        """The lr of a step, and what follows it, for a factor of the base lr."""
+        set_lr(self.optimizers, self.spec.lr * factor)
+        if self.perturbation is not None:
+            self.perturbation.set_radius(factor)
 
 
 class Stepper:
@@ -108,7 +126,7 @@ class Stepper:
         self.state.learner.turn(turn.name)
         first = turn is self.turns[0]
         seed = torch_seed(self.seed, "dropout", step, self.world.rank, *([] if first else [turn.name]))
-        set_lr(turn.optimizers, turn.spec.lr * factor)
+        turn.set_factor(factor)
         torch.manual_seed(seed)
         before = [value.clone() for value in self.running]
         loss, metrics = self.gradients(turn, batch)
@@ -137,7 +155,8 @@ class Stepper:
             with torch.random.fork_rng(devices=[self.world.device] if self.world.device.type == "cuda" else []):
                 for turn in self.turns:
                     self.state.learner.turn(turn.name)
-                    self.gradients(turn, batch)
+                    for _ in range(1 if turn.perturbation is None else 2):
+                        self.gradients(turn, batch)
                     for parameter in turn.parameters:
                         parameter.grad = None
         finally:

@@ -164,7 +164,7 @@ def test_a_whole_batch_is_not_accumulated(short: Recipe) -> None:
         ({}, None, True, 1, True),
         ({}, Whole(), True, 1, True),
         ({"accumulate": 2}, None, True, 1, False),
-        ({"optimizer.sam": 0.05}, None, True, 1, False),
+        ({"optimizer.sam": 0.05}, None, True, 1, True),
         ({"optimizer.name": "lion"}, None, True, 1, False),
         ({}, Eager(), True, 1, False),
         ({}, Phased(), True, 1, False),

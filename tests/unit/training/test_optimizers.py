@@ -14,7 +14,7 @@ from vitlab.models.vit import ViT
 from vitlab.training.adafactor import Adafactor
 from vitlab.training.ema import Ema
 from vitlab.training.muon import Muon, orthogonal
-from vitlab.training.optimizers import Lion, Optimizer, Perturbation, build, kinds, set_lr
+from vitlab.training.optimizers import Lion, Optimizer, build, kinds, set_lr
 
 
 def test_only_kernels_decay() -> None:
@@ -172,21 +172,6 @@ def test_muon_takes_the_inner_matrices_only() -> None:
         for part in ("attention.qkv", "attention.out", "mlp.up", "mlp.down")
     }
     assert isinstance(adamw, torch.optim.AdamW)
-
-
-def test_perturbation_goes_uphill_by_its_radius_and_back_to_the_bit() -> None:
-    parameters = [nn.Parameter(torch.randn(3)), nn.Parameter(torch.randn(2, 2))]
-    origins = [p.detach().clone() for p in parameters]
-    for p in parameters:
-        p.grad = torch.randn_like(p)
-    perturbation = Perturbation(parameters, 0.05)
-    perturbation.uphill()
-    moves = torch.cat([(p.detach() - o).flatten() for p, o in zip(parameters, origins, strict=True)])
-    gradient = torch.cat([p.grad.flatten() for p in parameters if p.grad is not None])
-    assert moves.norm().item() == pytest.approx(0.05, rel=1e-4)
-    assert torch.cosine_similarity(moves, gradient, dim=0).item() == pytest.approx(1, abs=1e-5)
-    perturbation.back()
-    assert all(torch.equal(p, o) for p, o in zip(parameters, origins, strict=True))
 
 
 def test_an_average_that_is_noted_is_done_when_somebody_looks() -> None:

@@ -39,6 +39,7 @@ DATA: dict[str, Any] = {"num_images": 1000, "picture": (64, 64), "on_gpu": False
         (DataChoice, {"workers": [-1]}),
         (Optimizer, {"lr": [0.0, -1.0, math.nan, math.inf], "betas": [(0.9, 1.0), (-0.1, 0.9)], "eps": [0.0]}),
         (Optimizer, {"momentum": [-0.1, 1.0], "clip": [0.0, -1.0], "update_clip": [0.0], "sam": [0.0, math.nan]}),
+        (Optimizer, {"sam_kind": ["asam", "gsam", "esam"], "sam_rho_min": [0.0, 0.1], "sam_alpha": [-0.1, math.inf]}),
         (Optimizer, {"ema": [0.0, 1.0], "weight_decay": [-0.1], "head_weight_decay": [-0.1], "l2": [-0.1]}),
         (Optimizer, {"layer_decay": [0.0, 1.1], "head_lr_scale": [0.0, -1.0]}),
         (Schedule, {"total": ["0 steps", "soon"], "warmup": ["-5%"], "drops": [("later",)], "end": [2.0]}),
@@ -68,6 +69,12 @@ def test_what_contradicts_itself() -> None:
     with pytest.raises(ConfigError, match="without weight decay"):
         Optimizer(name="sgd", head_weight_decay=0.1)
     Optimizer(name="sgd", head_weight_decay=0.0)
+    with pytest.raises(ConfigError, match=r"sam_kind gsam needs a radius: set optimizer\.sam"):
+        Optimizer(sam_kind="gsam")
+    with pytest.raises(ConfigError, match="sam_rho_min is GSAM's"):
+        Optimizer(sam=0.1, sam_rho_min=0.05)
+    with pytest.raises(ConfigError, match=r"sam_rho_min \(0\.2\) is above the largest radius.*\(0\.1\): exchange them"):
+        Optimizer(sam=0.1, sam_kind="gsam", sam_rho_min=0.2)
 
 
 def test_a_timescale_is_a_step_at_least() -> None:

@@ -1,4 +1,4 @@
-"""One step: accumulation, clipping, skipping, SAM, and checkpoints that go on to the bit."""
+"""One step: accumulation, clipping, skipping, and checkpoints that go on to the bit."""
 
 import errno
 import json
@@ -101,24 +101,6 @@ def test_what_is_not_finite_changes_nothing() -> None:
     assert all(torch.equal(a, b) for a, b in zip(state.ema.values, averaged, strict=True))
     assert stepper(2, 1.0) is True
     assert stepper.read()["loss"] < 10
-
-
-def test_sam_uses_the_gradient_at_the_perturbed_weights() -> None:
-    state, stepper = make(sam=0.5, name="sgd", momentum=0.0, lr=1.0)
-    plain, _ = make()
-    loss, _ = plain.objective.loss(plain.model, batch(0), NOW)
-    parameters = list(plain.model.parameters())
-    gradients = torch.autograd.grad(loss, parameters)
-    norm = torch.cat([g.flatten() for g in gradients]).norm()
-    start = [p.detach().clone() for p in parameters]
-    with torch.no_grad():
-        for p, g in zip(parameters, gradients, strict=True):
-            p.add_(g, alpha=0.5 / norm.item())
-    loss, _ = plain.objective.loss(plain.model, batch(0), NOW)
-    uphill = torch.autograd.grad(loss, parameters)
-    stepper(0, 1.0)
-    for p, origin, g in zip(state.model.parameters(), start, uphill, strict=True):
-        torch.testing.assert_close(p, origin - g, rtol=1e-4, atol=1e-5)
 
 
 def test_dropout_depends_on_the_step_alone() -> None:
