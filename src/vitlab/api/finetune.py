@@ -68,7 +68,9 @@ def finetune(
         given, model = model, "given"
     source, known_lr = source_name(model, "model"), None if lr == "auto" else lr
     permit(task, data)
-    _check_finetuning(freeze, steps, epochs)
+    if freeze not in ("none", "backbone"):
+        raise Error(f"freeze must be none or backbone, not {freeze!r}.")
+    check_length(steps, epochs)
     draft = finetune_recipe(  # so that nonsense is refused before anything is read
         data,
         source,
@@ -127,9 +129,8 @@ def _middle_size(images: "Split", data: str) -> tuple[int, int]:
     return pictures[len(pictures) // 2]
 
 
-def _check_finetuning(freeze: str, steps: int | None, epochs: float | None) -> None:
-    if freeze not in ("none", "backbone"):
-        raise Error(f"freeze must be none or backbone, not {freeze!r}.")
+def check_length(steps: int | None, epochs: float | None) -> None:
+    """Refuse a run of two lengths, or of none."""
     if steps is not None and epochs is not None:
         raise Error("Give steps or epochs, not both.")
     if epochs is not None and not 0 < epochs < math.inf:

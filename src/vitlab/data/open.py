@@ -46,6 +46,7 @@ MODULES = (
 )
 SOURCES = Registry(Source, "data set", "vitlab.data.sources", "SOURCE", MODULES, group="vitlab.sources")
 
+PHOTOS = "photos:"  # begins the name of all images below a folder, without labels
 VARIABLE = "VITLAB_DATA"  # folders, separated as in PATH
 PLACES = (
     ".",
@@ -99,6 +100,8 @@ def _find(data: str | os.PathLike[str]) -> DataSet:
             return hub.read_hub(text)
         if text.startswith(arranged.PREFIX):
             return arranged.read_arranged(text, _find)
+        if text.startswith(PHOTOS):
+            return folder.read_photos(Path(os.path.expanduser(text.removeprefix(PHOTOS))))  # noqa: PTH111
         if is_file_reference(text):
             return _in_a_file(text)
         if re.match(r"(pipe:|[a-z0-9]+://)", text):
