@@ -119,7 +119,7 @@ def pretrained(cell: Cell, photos: Path, run: Path, device: str) -> tuple[int, f
         )
         return timed(device, lambda: trained(dataclasses.replace(recipe, seed=cell["seed"]), folder, device))
 
-    few = 100 if on_gpu else 2
+    few = 100 if on_gpu else 1
     trial = run.with_name(f"{run.name}-trial")
     pace = (made(2 * few, trial) - made(few, trial)) / few
     shutil.rmtree(trial)

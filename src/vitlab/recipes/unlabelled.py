@@ -99,6 +99,8 @@ def pretrain_recipe(
     while batch > 4 and batch * 4 > num_images:
         batch //= 2
     batch = batch if batch_size is None else batch_size
+    if batch < 1:
+        raise ConfigError(f"batch_size must be at least 1, not {batch}.")
     if steps is None:
         passes = epochs or (SPENT.epochs if trained else SPENT.fresh_epochs)
         least, most = SPENT.steps if on_gpu else SPENT.steps_on_cpu
