@@ -68,7 +68,7 @@ def prepared(data: str, cell: Cell, out: Path) -> tuple[Path, Path]:
     dataset = open_data(data, val_fraction=0)
     if set(dataset.splits) == {"train"}:
         dataset = divide_by_class(dataset, TESTED)
-    rng, arrays = np.random.default_rng(cell["seed"]), dict[str, Array]()
+    rng, arrays = np.random.default_rng(cell["seed"]), dict[str, Any]()
     preprocess = Preprocess(size=(cell["side"], cell["side"]))
     for part, num in (("train", cell["images"]), ("test", cell["tested"])):
         split = dataset.splits[part]
@@ -128,7 +128,7 @@ def pretrained(cell: Cell, photos: Path, run: Path, device: str) -> tuple[int, f
 
 
 def features(source: str, side: int, path: Path, device: str) -> dict[str, Array]:
-    model, found = load(source, num_classes=0, image_size=side).to(device).eval(), dict[str, Array]()
+    model, found = load(source, num_classes=0, image_size=side).to(device).eval(), dict[str, Any]()
     with np.load(path) as arrays, torch.inference_mode():
         for part in ("train", "test"):
             pixels = torch.from_numpy(arrays[f"x_{part}"]).permute(0, 3, 1, 2)

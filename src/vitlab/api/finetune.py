@@ -68,8 +68,7 @@ def finetune(
         given, model = model, "given"
     source, known_lr = source_name(model, "model"), None if lr == "auto" else lr
     permit(task, data)
-    if freeze not in ("none", "backbone"):
-        raise Error(f"freeze must be none or backbone, not {freeze!r}.")
+    _check_frozen(freeze)
     check_length(steps, epochs)
     draft = finetune_recipe(  # so that nonsense is refused before anything is read
         data,
@@ -127,6 +126,11 @@ def _middle_size(images: "Split", data: str) -> tuple[int, int]:
     if not pictures:
         raise DataError(f"None of the {len(images):,} training images of {data} can be read.")
     return pictures[len(pictures) // 2]
+
+
+def _check_frozen(freeze: str) -> None:
+    if freeze not in ("none", "backbone"):
+        raise Error(f"freeze must be none or backbone, not {freeze!r}.")
 
 
 def check_length(steps: int | None, epochs: float | None) -> None:
