@@ -68,8 +68,7 @@ def finetune(
         given, model = model, "given"
     source, known_lr = source_name(model, "model"), None if lr == "auto" else lr
     permit(task, data)
-    _check_frozen(freeze)
-    check_length(steps, epochs)
+    _check_finetuning(freeze, steps, epochs)
     draft = finetune_recipe(  # so that nonsense is refused before anything is read
         data,
         source,
@@ -128,9 +127,10 @@ def _middle_size(images: "Split", data: str) -> tuple[int, int]:
     return pictures[len(pictures) // 2]
 
 
-def _check_frozen(freeze: str) -> None:
+def _check_finetuning(freeze: str, steps: int | None, epochs: float | None) -> None:
     if freeze not in ("none", "backbone"):
         raise Error(f"freeze must be none or backbone, not {freeze!r}.")
+    check_length(steps, epochs)
 
 
 def check_length(steps: int | None, epochs: float | None) -> None:
