@@ -129,7 +129,7 @@ def described(scores: Mapping[str, float]) -> list[str]:
     if KNN in scores and CHANCE in scores:
         found.append(
             f"The classes of the nearest training pictures name the class of {scores[KNN]:.1%} of held-out pictures, by"
-            f" features that never saw a label; guessing would name {scores[CHANCE]:.1%}."
+            f" features that never saw these labels; guessing would name {scores[CHANCE]:.1%}."
         )
     if DIVERSITY in scores:
         found.append(f"Its teacher's answers use {scores[DIVERSITY]:.0%} of the variety that they could.")
