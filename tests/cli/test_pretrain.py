@@ -1,5 +1,6 @@
 """`vitlab pretrain PHOTOS`: from photos without labels to a fine-tuned classifier."""
 
+import importlib
 import json
 from pathlib import Path
 
@@ -27,7 +28,13 @@ def write_photos(folder: Path, num: int, seed: int = 0) -> Path:
     return folder
 
 
-def test_from_photos_to_a_classifier(boxed: ViT, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def without_report(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(importlib.import_module("vitlab.api.train"), "report", lambda *_, **__: None)
+
+
+def test_from_photos_to_a_classifier(
+    boxed: ViT, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     """A folder of photos, one of which is damaged; then three classes by a head of their own, under the licence."""
     photos = write_photos(tmp_path / "photos", 12)
     (photos / "damaged.png").write_bytes(b"\x89PNG no more")
@@ -37,6 +44,7 @@ def test_from_photos_to_a_classifier(boxed: ViT, tmp_path: Path, capsys: pytest.
     assert "go on: vitlab finetune DATA --model" in said.out
     assert "kNN" not in said.out
     assert "12 photos are few" in said.err or "11 photos are few" in said.err
+    assert "What its features are like" in (out / "report.html").read_text()
     model = load(out)
     assert (model.config.num_classes, model.license) == (0, LICENSE)
     assert (out / "model" / "LICENSE").read_text() == LICENSE
@@ -45,6 +53,7 @@ def test_from_photos_to_a_classifier(boxed: ViT, tmp_path: Path, capsys: pytest.
     assert moved  # it learned
     for name in ("a", "b", "c"):
         write_photos(tmp_path / "labelled" / name, 5, seed=ord(name))
+    without_report(monkeypatch)
     given = ["finetune", str(tmp_path / "labelled"), "--model", str(out), "--steps", "2", "--device", "cpu"]
     assert main([*given, "--out", str(tmp_path / "tuned")]) == 0
     tuned = load(tmp_path / "tuned")
@@ -55,9 +64,10 @@ def test_from_photos_to_a_classifier(boxed: ViT, tmp_path: Path, capsys: pytest.
 
 
 def test_class_folders_measure_and_options_change_the_recipe(
-    boxed: ViT, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    boxed: ViT, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     del boxed
+    without_report(monkeypatch)
     for name in ("a", "b"):
         write_photos(tmp_path / "photos" / name, 10, seed=ord(name))
     out = tmp_path / "run"
