@@ -119,7 +119,7 @@ def pretrained(cell: Cell, photos: Path, run: Path, device: str) -> tuple[int, f
         )
         return timed(device, lambda: trained(dataclasses.replace(recipe, seed=cell["seed"]), folder, device))
 
-    few = 100 if on_gpu else 1
+    few = 100 if on_gpu else 4
     trial = run.with_name(f"{run.name}-trial")
     pace = (made(2 * few, trial) - made(few, trial)) / few
     shutil.rmtree(trial)
@@ -179,8 +179,8 @@ def paired(cell: Cell, base: Cell) -> str:
 
 def table(cells: list[Cell]) -> list[str]:
     lines = [
-        "| set | photos | method | lr | minutes | steps | k-NN | to none | linear | fine-tuned |",
-        "|-|-|-|-|-|-|-|-|-|-|",
+        "| set | seed | photos | method | lr | seconds | steps | k-NN | to none | linear | fine-tuned |",
+        "|-|-|-|-|-|-|-|-|-|-|-|",
     ]
     same = ("set", "model", "side", "images", "tested", "labels", "finetune_steps", "seed")
     for cell in cells:
@@ -189,7 +189,7 @@ def table(cells: list[Cell]) -> list[str]:
         against = paired(cell, bases[0]) if bases and cell is not bases[0] else ""
         lr = "" if cell["method"] == NONE else "own" if cell["lr"] is None else f"{cell['lr']:g}"
         lines.append(
-            f"| {cell['set']} | {cell['images']:,} | {cell['method']} | {lr} | {cell['minutes']:g} |"
+            f"| {cell['set']} | {cell['seed']} | {cell['images']:,} | {cell['method']} | {lr} | {cell['seconds']:.0f} |"
             f" {cell['steps']:,} | {100 * cell['knn']:.1f} | {against} | {100 * cell['linear']:.1f} | {finetuned} |"
         )
     return lines
