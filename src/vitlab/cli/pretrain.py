@@ -18,7 +18,7 @@ long it will take on this machine is said before it starts. RUN/model has no hea
 gives it one. Labels are never learned from; where there are some (class folders), nearest neighbours show before and
 after how well the features tell the classes apart. docs/pretrain.md says when this pays.
 
-Methods: dino, ibot, simclr, lejepa (views of a photo agree), mae, masked-patches (hidden patches are predicted), or
+Methods: masked-patches, mae (hidden patches are predicted), dino, ibot, simclr, lejepa (views of a photo agree), or
 FILE.py:NAME of your own. Their options and every other field of a recipe are options too, as in `vitlab train`.
 
 Examples:
@@ -41,7 +41,7 @@ class Arguments:
     """Where the weights come from: a run, a folder, a file, a checkpoint's name, hf-hub:owner/name, timm:name; a row of
     the zoo (`vitlab models`) starts from fresh ones."""
     method: str | None = None
-    """How it learns: dino (the default), ibot, simclr, lejepa, mae, masked-patches, or FILE.py:NAME of your own."""
+    """How it learns: masked-patches (the default), mae, dino, ibot, simclr, lejepa, or FILE.py:NAME of your own."""
     out: Path | None = None
     """The run's folder; by default runs/pretrain, with a number behind it where that is taken."""
     steps: int | None = None
