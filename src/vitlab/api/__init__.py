@@ -7,6 +7,7 @@ from vitlab.api.export import export, export_int8
 from vitlab.api.finetune import finetune
 from vitlab.api.inspect import inspect
 from vitlab.api.predict import predict
+from vitlab.api.pretrain import pretrain
 from vitlab.api.push import push
 from vitlab.api.report import report
 from vitlab.api.study import study
@@ -34,6 +35,7 @@ __all__ = [
     "list_models",
     "load",
     "predict",
+    "pretrain",
     "push",
     "report",
     "resume",

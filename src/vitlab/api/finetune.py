@@ -130,6 +130,11 @@ def _middle_size(images: "Split", data: str) -> tuple[int, int]:
 def _check_finetuning(freeze: str, steps: int | None, epochs: float | None) -> None:
     if freeze not in ("none", "backbone"):
         raise Error(f"freeze must be none or backbone, not {freeze!r}.")
+    check_length(steps, epochs)
+
+
+def check_length(steps: int | None, epochs: float | None) -> None:
+    """Refuse a run of two lengths, or of none."""
     if steps is not None and epochs is not None:
         raise Error("Give steps or epochs, not both.")
     if epochs is not None and not 0 < epochs < math.inf:

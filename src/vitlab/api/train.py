@@ -1,5 +1,6 @@
 """Runs by a recipe, and their resumption."""
 
+import dataclasses
 import logging
 import os
 from pathlib import Path
@@ -94,6 +95,7 @@ def _reported(outcome: "RunOutcome", device: str | None, *, show: bool) -> "RunO
         if own and outcome.reason != "signal":
             try:
                 renew_card(outcome.folder)
+                outcome = _with_neighbours(outcome)
                 with stage("Writing the report", shown=show) as progress:
                     report(outcome.folder, device=device, progress=progress)
             except Exception as error:  # noqa: BLE001  the run is done and its model is there
@@ -102,6 +104,15 @@ def _reported(outcome: "RunOutcome", device: str | None, *, show: bool) -> "RunO
                     "The report of %s could not be made (%s); `vitlab report` tries again.", outcome.folder, why
                 )
     return outcome
+
+
+def _with_neighbours(outcome: "RunOutcome") -> "RunOutcome":
+    """The outcome of a run without a task, with how often nearest neighbours are right, where there are labels."""
+    from vitlab.reporting.predictions import neighbours_said
+    from vitlab.reporting.record import read_run
+
+    said = None if outcome.has_head else neighbours_said(read_run(outcome.folder))
+    return outcome if said is None else dataclasses.replace(outcome, lines=(*outcome.lines, said))
 
 
 def run_folder(out: StrPath | None, name: str) -> Path:

@@ -15,6 +15,7 @@ VERBS: dict[str, tuple[str, str]] = {
     "data": ("vitlab.cli.data", "what a data set holds: classes, copies, leaks between parts, likely wrong labels"),
     "predict": ("vitlab.cli.predict", "the top classes of images"),
     "train": ("vitlab.cli.train", "a model from a recipe; --resume continues a run"),
+    "pretrain": ("vitlab.cli.pretrain", "a model that learns from your own photos without labels"),
     "finetune": ("vitlab.cli.finetune", "a trained model for your own images"),
     "evaluate": ("vitlab.cli.evaluate", "accuracy, few-shot, linear, kNN, transfer, cost; results side by side"),
     "study": ("vitlab.cli.study", "a table or figure of the paper from a grid of runs, at a chosen scale"),

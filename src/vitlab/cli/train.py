@@ -134,8 +134,8 @@ def _run(what: str, default: Any, description: str | None, rest: list[str]) -> i
     return report(outcome, as_json=given.json)
 
 
-def report(outcome: Any, *, as_json: bool) -> int:
-    """What became of a run, and what to do with it."""
+def report(outcome: Any, *, as_json: bool, data: str = "DATA") -> int:
+    """What became of a run, and what to do with it; a model without a head can be fine-tuned on `data`."""
     if int(os.environ.get("RANK", "0")):
         return outcome.status  # one process speaks for all
     if as_json:
@@ -157,5 +157,8 @@ def report(outcome: Any, *, as_json: bool) -> int:
         print(one_line(f"  the report: {outcome.folder / 'report.html'}"))
     print(one_line(f"  the curves: tensorboard --logdir {shlex.quote(str(outcome.folder))}"))
     print(one_line(f"  the model: {outcome.folder / 'model'}"))
-    print(one_line(f"  use it: vitlab predict IMAGE --model {shlex.quote(str(outcome.folder / 'model'))}"))
+    if outcome.has_head:
+        print(one_line(f"  use it: vitlab predict IMAGE --model {shlex.quote(str(outcome.folder / 'model'))}"))
+    else:
+        print(one_line(f"  go on: vitlab finetune {shlex.quote(data)} --model {shlex.quote(str(outcome.folder))}"))
     return outcome.status

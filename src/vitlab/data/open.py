@@ -52,6 +52,7 @@ PRIVATE = {  # sets that recipes name and nobody outside can have
     "jft3b": "JFT-3B",
 }
 
+PHOTOS = "photos:"  # begins the name of all images below a folder, without labels
 VARIABLE = "VITLAB_DATA"  # folders, separated as in PATH
 PLACES = (
     ".",
@@ -105,6 +106,8 @@ def _find(data: str | os.PathLike[str]) -> DataSet:
             return hub.read_hub(text)
         if text.startswith(arranged.PREFIX):
             return arranged.read_arranged(text, _find)
+        if text.startswith(PHOTOS):
+            return folder.read_photos(Path(os.path.expanduser(text.removeprefix(PHOTOS))))  # noqa: PTH111
         if is_file_reference(text):
             return _in_a_file(text)
         if re.match(r"(pipe:|[a-z0-9]+://)", text):

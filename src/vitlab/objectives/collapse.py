@@ -29,6 +29,7 @@ TITLES = {  # of curves
 
 SAME = 0.05  # a std of features below which all images have the same ones
 ONE_DIRECTION = 2.0  # a rank below which images differ in one direction only
+FEW = 8  # images below which they cannot differ in many
 UNSURE = 0.995  # an entropy, as a part of the largest, above which a teacher says nothing
 ONE_ANSWER = 0.05  # a diversity below which a teacher says the same of all images
 Z = 3.0  # standard errors above chance from which neighbours know something
@@ -81,7 +82,7 @@ def alarms(scores: Mapping[str, float]) -> dict[str, str]:
             f"The features collapsed: those of all held-out images are nearly the same (their standard deviation is"
             f" {std:.2g} of 1), so that they say nothing of an image."
         )
-    elif (rank := scores.get(RANK)) is not None and rank < ONE_DIRECTION:
+    elif (rank := scores.get(RANK)) is not None and rank < ONE_DIRECTION and scores.get("count", FEW) >= FEW:
         found[RANK] = (
             f"The features collapsed: held-out images differ in a single direction (effective rank {rank:.2g})."
         )
@@ -96,7 +97,7 @@ def alarms(scores: Mapping[str, float]) -> dict[str, str]:
             " lower its temperature."
         )
     accuracy, chance = scores.get(KNN), scores.get(CHANCE)
-    if accuracy is not None and chance is not None and accuracy <= chance + Z * _error(chance, scores):
+    if accuracy is not None and chance is not None and accuracy <= _no_more_than_chance(chance, scores):
         found[KNN] = (
             f"Nearest neighbours are right on {accuracy:.1%} of held-out images, no more than chance ({chance:.1%}):"
             " the features know nothing of the classes."
@@ -128,13 +129,14 @@ def described(scores: Mapping[str, float]) -> list[str]:
     if KNN in scores and CHANCE in scores:
         found.append(
             f"The classes of the nearest training pictures name the class of {scores[KNN]:.1%} of held-out pictures, by"
-            f" features that never saw a label; guessing would name {scores[CHANCE]:.1%}."
+            f" features that never saw these labels; guessing would name {scores[CHANCE]:.1%}."
         )
     if DIVERSITY in scores:
         found.append(f"Its teacher's answers use {scores[DIVERSITY]:.0%} of the variety that they could.")
     return found
 
 
-def _error(chance: float, scores: Mapping[str, float]) -> float:
-    """Of a share over as many images as were held out."""
-    return math.sqrt(chance * (1 - chance) / max(scores.get("count", 1.0), 1.0))
+def _no_more_than_chance(chance: float, scores: Mapping[str, float]) -> float:
+    """What may still be chance over as many images as were held out; below all where so few of them cannot tell."""
+    limit = chance + Z * math.sqrt(chance * (1 - chance) / max(scores.get("count", 1.0), 1.0))
+    return limit if limit < (1 + chance) / 2 else -math.inf

@@ -170,6 +170,7 @@ def _steadier(record: RunRecord) -> str | None:
     return _again(record, lr=f"{lr / 3:.2g}") if isinstance(lr, int | float) else None
 
 
+SHORT = {"total": ("--steps",), "lr": ("--lr",), "image_size": ("--image-size", "--image_size")}
 # What an option is called by each verb that trains; the first of each is what is written.
 OPTIONS = {
     "train": {
@@ -177,7 +178,8 @@ OPTIONS = {
         "lr": ("--optimizer.lr", "--lr"),
         "image_size": ("--model.image-size", "--model.image_size"),
     },
-    "finetune": {"total": ("--steps",), "lr": ("--lr",), "image_size": ("--image-size", "--image_size")},
+    "finetune": SHORT,
+    "pretrain": SHORT,
 }
 
 

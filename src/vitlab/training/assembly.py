@@ -115,6 +115,7 @@ class Run:
             view=view,
             clock=clock,
             signals=signals,
+            first=recipe.model.pretrained and not plan.scores_task,  # so that one sees whether it got better
         )
         return [
             log,

@@ -36,6 +36,7 @@ class RunOutcome:
     step: int
     scores: Mapping[str, float]
     lines: tuple[str, ...] = ()  # what is worth saying of the scores, as the task says it
+    has_head: bool = True  # whether the model answers a task; else it gives features, for a task to start from
 
     @property
     def ending(self) -> str:
@@ -87,7 +88,8 @@ def finish(run: Run, ending: Ending, view: ProgressView) -> RunOutcome:
     if run.world.first:
         ended = {"reason": ending.reason, "unreadable": unreadable}
         write_json(folder / "result.json", {**scores, **dataclasses.asdict(progress), **ended})
-    return RunOutcome(folder, ending.reason, ending.status, progress.step, scores, _lines(run, scores))
+    lines = _lines(run, scores)
+    return RunOutcome(folder, ending.reason, ending.status, progress.step, scores, lines, plan.scores_task)
 
 
 def _lines(run: Run, scores: Mapping[str, float]) -> tuple[str, ...]:

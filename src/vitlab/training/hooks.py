@@ -150,7 +150,10 @@ class Signals(Hook):
 
 @final
 class Evaluate(Hook):
-    """The score of the held-out part; the best so far saves the model. `evaluate` gives None where a signal came."""
+    """The score of the held-out part; the best so far saves the model. `evaluate` gives None where a signal came.
+
+    With `first` it is also logged what the scores are before the first step; they are never the best ones.
+    """
 
     def __init__(
         self,
@@ -164,11 +167,20 @@ class Evaluate(Hook):
         view: ProgressView,
         clock: Clock,
         signals: Signals,
+        first: bool = False,
     ) -> None:
         self.state, self.interval, self.evaluate, self.save_best = state, interval, evaluate, save_best
         self.words, self.sinks, self.view, self.clock, self.signals = words, sinks, view, clock, signals
+        self.first = first
 
     def begin(self, moment: Moment) -> None:
+        if self.first and moment.step == 0 and moment.ending is None:
+            with self.clock.stopped():
+                scores = self.evaluate()
+            if scores is not None:
+                self._log(0, scores)
+                self._say(0, scores)
+            self.signals.after_step(moment)
         self.after_step(moment)  # a signal may have come before it
 
     def after_step(self, moment: Moment) -> None:
@@ -183,18 +195,24 @@ class Evaluate(Hook):
         scores, progress = self.evaluate(), self.state.progress
         if scores is None:
             return False
-        for sink in self.sinks:
-            sink.write(step, {f"val {name}": value for name, value in scores.items()})
+        self._log(step, scores)
         better = progress.is_better(scores["score"], scores["loss"])
         progress.stale, progress.evaluated = 0 if better else progress.stale + 1, step
         progress.last_score = scores["score"]
         if better:
             progress.best_score, progress.best_loss, progress.best_step = scores["score"], scores["loss"], step
             self.save_best()
+        self._say(step, scores, "  (best so far)" if better else "")
+        return better
+
+    def _log(self, step: int, scores: Mapping[str, float]) -> None:
+        for sink in self.sinks:
+            sink.write(step, {f"val {name}": value for name, value in scores.items()})
+
+    def _say(self, step: int, scores: Mapping[str, float], more: str = "") -> None:
         words = self.words(scores)
         said = f"validation {words}, loss" if words else "validation loss"
-        self.view.say(f"step {step}: {said} {scores['loss']:.3f}{'  (best so far)' if better else ''}")
-        return better
+        self.view.say(f"step {step}: {said} {scores['loss']:.3f}{more}")
 
 
 @final

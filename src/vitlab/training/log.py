@@ -34,12 +34,13 @@ class Sink(Protocol):
 class JsonLines:
     """One JSON object a line; on resumption what came after the checkpoint is dropped.
 
-    That is every line after its step, and the scores after the last evaluation that it knows of.
+    That is every line after its step, and the scores after the last evaluation that it knows of; all of them where the
+    run begins anew.
     """
 
     def __init__(self, path: Path, *, after: int, evaluated: int) -> None:
         def known(line: str) -> bool:
-            return _step(line, path) <= (evaluated if '"val score"' in line else after)
+            return after > 0 and _step(line, path) <= (evaluated if '"val score"' in line else after)
 
         with atomic_file(path) as part:
             part.write_text("".join(filter(known, _lines(path))), encoding="utf-8")
@@ -85,7 +86,7 @@ class TensorBoard:
 
         self._folder = folder
         threading.excepthook = _without_its_thread
-        self._writer = SummaryWriter(str(folder), purge_step=after + 1)
+        self._writer = SummaryWriter(str(folder), purge_step=after + 1 if after else 0)
 
     def write(self, step: int, values: Mapping[str, float]) -> None:
         try:

@@ -97,6 +97,15 @@ def test_chance_has_its_error() -> None:
     assert list(collapse.alarms({**WELL, "kNN accuracy": 0.15, "count": 50.0})) == ["kNN accuracy"]
 
 
+def test_few_images_raise_no_alarm_that_they_cannot_tell() -> None:
+    """Three images differ in two directions at most; half of ten by two classes is what chance gives, but so is 90%."""
+    assert list(collapse.alarms({"feature rank": 1.9, "count": 8.0})) == ["feature rank"]
+    assert collapse.alarms({"feature rank": 1.9, "count": 3.0}) == {}
+    two = {"kNN accuracy": 0.5, "kNN chance": 0.5}
+    assert list(collapse.alarms({**two, "count": 100.0})) == ["kNN accuracy"]
+    assert collapse.alarms({**two, "count": 10.0}) == {}
+
+
 def test_words() -> None:
     assert collapse.words({**WELL, **TAUGHT}) == "feature std 0.60, rank 20.0, kNN 80.0%, teacher entropy 0.40"
     assert collapse.words({"loss": 1.0}) == ""

@@ -338,3 +338,24 @@ def test_a_signal_while_steps_are_skipped_leaves_a_checkpoint_where_there_is_non
     hook = hooks.Checkpoints(state, steps, tmp_path, 0, hooks.Clock(ALONE))
     hook.after_step(Moment(4, last=False, ending=Ending("signal", 143)))
     assert kept_at(tmp_path) == [4]
+
+
+def test_what_is_measured_before_the_first_step_is_logged_and_never_the_best() -> None:
+    it = Evaluating((0.9, 1.0), (0.5, 2.0))
+    it.hook.first = True
+    it.hook.begin(Moment(0, last=False))
+    assert it.sink.rows == [(0, {"val score": 0.9, "val loss": 1.0})]
+    assert it.view.said == ["step 0: validation score 90%, loss 1.000"]
+    assert (it.state.progress.best_score, it.saved) == (None, [])
+    it.after(3)
+    assert (it.state.progress.best_score, it.saved) == (0.5, [3])
+    it.hook.begin(Moment(3, last=False))  # resumed
+    assert len(it.sink.rows) == 2
+
+
+def test_a_signal_before_the_first_step_ends_the_run() -> None:
+    it = Evaluating(None)
+    it.hook.first = True
+    moment = Moment(0, last=False)
+    it.hook.begin(moment)
+    assert (moment.ending, it.sink.rows) == (Ending("signal", 143), [])

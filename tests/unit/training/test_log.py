@@ -1,6 +1,8 @@
 """What a run shows while it runs."""
 
+import json
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -59,3 +61,16 @@ def test_a_resumed_run_on_a_terminal_counts_from_where_it_is(
     assert "301/500" in shown
     assert "9:57 left" in shown
     assert "a line" in shown
+
+
+def test_a_run_that_begins_anew_drops_what_was_measured_before_its_first_step(tmp_path: Path) -> None:
+    path = tmp_path / "metrics.jsonl"
+    for after, evaluated, kept in ((0, 0, [0]), (4, 2, [0, 2])):
+        path.write_text("".join(json.dumps({"step": step, "val score": 1.0}) + "\n" for step in (0, 2, 5)))
+        lines = log.JsonLines(path, after=after, evaluated=evaluated)
+        if not after:
+            lines.write(0, {"val score": 2.0})
+        lines.close()
+        found = [json.loads(line) for line in path.read_text().splitlines()]
+        assert [line["step"] for line in found] == kept
+        assert found[0]["val score"] == (1.0 if after else 2.0)

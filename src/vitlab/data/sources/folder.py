@@ -9,7 +9,8 @@ from typing import Any
 
 import numpy as np
 
-from vitlab.core.errors import DataError
+from vitlab.core.errors import DataError, did_you_mean
+from vitlab.core.files import near_paths
 from vitlab.data.contract import DataSet
 from vitlab.data.sources.files import Files, Listing, is_image, list_folders, list_images, list_many
 from vitlab.data.sources.source import SPLIT_WORDS, SPLITS, Source, make, one_each
@@ -165,9 +166,16 @@ def _holds_images(folder: Path) -> bool:
     return any(is_image(file) for place in places for _, _, files in os.walk(place) for file in files)
 
 
-def _unlabelled(root: Path, folders: dict[str, str], notes: list[str]) -> DataSet:
-    """Images in no class folder: a set without labels."""
-    listings = {split: list_images(root, folder, deep=False) for split, folder in folders.items()}
+def read_photos(root: Path) -> DataSet:
+    """All images below a folder, at any depth, as a set without labels."""
+    if not root.is_dir():
+        raise DataError(f"There is no folder {root}.{did_you_mean(near_paths(root))}")
+    return _unlabelled(root, {"train": ""}, [f"All images below {root} are taken, without labels."], deep=True)
+
+
+def _unlabelled(root: Path, folders: dict[str, str], notes: list[str], *, deep: bool = False) -> DataSet:
+    """Images in no class folder, or with `deep` in whichever: a set without labels."""
+    listings = {split: list_images(root, folder, deep=deep) for split, folder in folders.items()}
     everything = Listing()
     for listing in listings.values():
         everything.add(listing)
@@ -177,7 +185,8 @@ def _unlabelled(root: Path, folders: dict[str, str], notes: list[str]) -> DataSe
         raise DataError(f"The folder {root} holds no images{_or_a_table(root)}.")
     if not any(everything.sizes):
         raise DataError(f"All {len(everything.sizes):,} images under {root} are empty files: copy them again.")
-    notes = [f"There are no class folders, so no labels{_or_a_table(root)}.", *notes, *everything.notes()]
+    why = [] if deep else [f"There are no class folders, so no labels{_or_a_table(root)}."]
+    notes = [*why, *notes, *everything.notes()]
     parts = {split: (Files(root, listing.names, listing.sizes), None) for split, listing in listings.items()}
     return make(root.resolve().name, (), parts, notes=notes)
 

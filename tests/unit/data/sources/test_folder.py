@@ -322,6 +322,18 @@ def test_one_unlabelled_image_stays_in_train(tmp_path: Path) -> None:
     assert any("it has one image only" in note for note in dataset.notes)
 
 
+def test_all_photos_below_a_folder(tmp_path: Path) -> None:
+    """However deep they lie, and whatever folders are called; mistyped, the nearest folder is named."""
+    for name in ("1.png", "train/2.png", "holiday/spain/3.png", "holiday/.hidden/4.png"):
+        picture(tmp_path / "all" / name)
+    dataset = open_data(f"photos:{tmp_path / 'all'}", val_fraction=0)
+    assert {*dataset.splits} == {"train"}
+    assert not dataset.splits["train"].targets
+    assert {Path(name).name for name in names(dataset.splits["train"])} == {"1.png", "2.png", "3.png"}
+    with pytest.raises(DataError, match=r"Did you mean .*all\?"):
+        open_data(f"photos:{tmp_path / 'alll'}")
+
+
 def test_a_test_part_without_labels_is_left_out(tmp_path: Path) -> None:
     photos(tmp_path / "train", cat=5, dog=5)
     picture(tmp_path / "test" / "1.png")

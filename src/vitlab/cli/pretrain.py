@@ -1,0 +1,115 @@
+"""`vitlab pretrain`: learning from one's own photos without labels."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+import tyro
+
+from vitlab.cli.parsing import FLAGS, options_of, refuse
+from vitlab.weights.box import DEFAULT
+
+DESCRIPTION = """Let a model learn from your photos without labels, before it is fine-tuned on those that have some.
+
+PHOTOS is a folder of pictures, with or without folders inside it, or any data set. Without --model it starts from
+vitlab/tiny, the model in the package. What is not given is chosen from the number of photos: batch, lr and steps. How
+long it will take on this machine is said before it starts. RUN/model has no head: `vitlab finetune DATA --model RUN`
+gives it one. Labels are never learned from; where there are some (class folders), nearest neighbours show before and
+after how well the features tell the classes apart. docs/pretrain.md says when this pays.
+
+Methods: masked-patches, mae (hidden patches are predicted), dino, ibot, simclr, lejepa (views of a photo agree), or
+FILE.py:NAME of your own. Their options and every other field of a recipe are options too, as in `vitlab train`.
+
+Examples:
+  vitlab pretrain photos/
+  vitlab finetune labelled/ --model runs/pretrain
+  vitlab pretrain photos/ --epochs 5 --out runs/mine
+  vitlab pretrain photos/ --method simclr --lr auto
+  vitlab pretrain photos/ --method dino --objective.koleo 0.1 --objective.num-small 4
+  vitlab pretrain photos/ --model hf-hub:google/vit-base-patch16-224 --image-size 224
+  vitlab pretrain photos/ --model vit-s8-64 --method mae --epochs 300
+"""
+PROG = "vitlab pretrain PHOTOS"
+
+
+@dataclass(frozen=True)
+class Arguments:
+    data: str | None = None
+    """The photos: a folder, or any data set of docs/data.md. PHOTOS is the same without the option."""
+    model: str = DEFAULT
+    """Where the weights come from: a run, a folder, a file, a checkpoint's name, hf-hub:owner/name, timm:name; a row of
+    the zoo (`vitlab models`) starts from fresh ones."""
+    method: str | None = None
+    """How it learns: masked-patches (the default), mae, dino, ibot, simclr, lejepa, or FILE.py:NAME of your own."""
+    out: Path | None = None
+    """The run's folder; by default runs/pretrain, with a number behind it where that is taken."""
+    steps: int | None = None
+    """Optimizer steps."""
+    epochs: float | None = None
+    """Passes over the photos, in the place of --steps."""
+    lr: float | Literal["auto"] | None = None
+    """The learning rate; auto: found by a range test before the first step."""
+    batch_size: int | None = None
+    """Photos per step."""
+    image_size: int | None = None
+    """The side in pixels at which to train."""
+    val_fraction: float = 0.1
+    """The part of the photos that is held out to watch the loss and the features; of class folders, as much again is
+    left for testing, as by `vitlab finetune`."""
+    tracker: Literal["none", "mlflow", "wandb"] = "none"
+    """Where metrics go besides metrics.jsonl and TensorBoard: MLflow, or Weights & Biases."""
+    seed: int = 0
+    """What order, augmentation and initialisation follow from."""
+    device: str | None = None
+    """cpu, cuda, ...; by default a GPU where there is one."""
+    json: bool = False
+    """Print the outcome as one JSON document."""
+
+
+def main(arguments: Sequence[str]) -> int:
+    given, rest = tyro.cli(
+        Arguments, args=arguments, prog=PROG, description=DESCRIPTION, config=FLAGS, return_unknown_args=True
+    )
+    from vitlab import api
+    from vitlab.cli.choices import parse_recipe, takes_auto
+    from vitlab.cli.train import report
+    from vitlab.core.errors import ConfigError
+    from vitlab.core.record import read_json
+    from vitlab.recipes import unlabelled
+    from vitlab.training.recipe import Recipe
+
+    if any(text.partition("=")[0] == "--objective" for text in rest):
+        raise ConfigError("Name the objective as --method, so that lr and augmentation are its own.")
+    lr: float | Literal["auto"] | None = "auto" if takes_auto(rest) else given.lr
+    method = given.method or unlabelled.DEFAULT
+    draft = unlabelled.pretrain_recipe("", given.model, method, trained=True, num_images=1, on_gpu=False)
+    # A wrong option is said before anything is read.
+    _, words = parse_recipe(draft, rest, prog=PROG, beside=options_of(Arguments))
+    photos = words.pop(0) if given.data is None and words else given.data
+    refuse(words, options_of(Arguments), prog=f"vitlab pretrain {photos}")
+    if photos is None:
+        raise ConfigError("Name a folder of photos: vitlab pretrain PHOTOS.")
+
+    def adjust(recipe: Recipe) -> Recipe:
+        return parse_recipe(recipe, rest, prog=PROG)[0] if rest else recipe
+
+    outcome = api.pretrain(
+        photos,
+        given.model,
+        method=method,
+        out=given.out,
+        steps=given.steps,
+        epochs=given.epochs,
+        lr=lr,
+        batch_size=given.batch_size,
+        image_size=given.image_size,
+        val_fraction=given.val_fraction,
+        tracker=given.tracker,
+        seed=given.seed,
+        adjust=adjust,
+        device=given.device,
+        show=True,
+    )
+    classes = read_json(outcome.folder / "data.json").get("classes")
+    return report(outcome, as_json=given.json, data=photos if classes else "DATA")
