@@ -21,6 +21,7 @@ if TYPE_CHECKING:
         push,
         report,
         resume,
+        sample,
         save,
         train,
     )
@@ -47,6 +48,7 @@ __all__ = [
     "push",
     "report",
     "resume",
+    "sample",
     "save",
     "train",
 ]
@@ -69,6 +71,7 @@ _HOMES = {
     "push": "vitlab.api",
     "report": "vitlab.api",
     "resume": "vitlab.api",
+    "sample": "vitlab.api",
     "save": "vitlab.weights.load",
     "train": "vitlab.api",
 }

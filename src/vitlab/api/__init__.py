@@ -9,6 +9,7 @@ from vitlab.api.inspect import inspect
 from vitlab.api.predict import predict
 from vitlab.api.push import push
 from vitlab.api.report import report
+from vitlab.api.sample import sample
 from vitlab.api.train import resume, train
 from vitlab.inference.predict import Prediction, Predictions
 from vitlab.models.create import create
@@ -36,6 +37,7 @@ __all__ = [
     "push",
     "report",
     "resume",
+    "sample",
     "save",
     "train",
 ]

@@ -11,5 +11,6 @@ MODULES = (
     "dino",
     "contrastive",
     "lejepa",
+    "transgan",
 )
 OBJECTIVES = Registry(ObjectiveKind, "objective", "vitlab.objectives", "OBJECTIVE", MODULES)

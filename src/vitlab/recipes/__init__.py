@@ -14,6 +14,7 @@ from vitlab.recipes import (
     deit,
     experts,
     finetuning,
+    generation,
     masked,
     modern,
     pretraining,
@@ -37,6 +38,7 @@ RECIPES: dict[str, Callable[[], Recipe]] = {
     **box.RECIPES,
     **masked.RECIPES,
     **views.RECIPES,
+    **generation.RECIPES,
 }
 
 

@@ -3,5 +3,6 @@
 from vitlab.core.registry import Registry
 from vitlab.evaluation.contract import Protocol
 
-MODULES = tuple(f"evaluation.protocols.{name}" for name in ("accuracy", "real", "fewshot", "linear", "knn", "cost"))
+NAMES = ("accuracy", "real", "fewshot", "linear", "knn", "frechet", "cost")
+MODULES = tuple(f"evaluation.protocols.{name}" for name in NAMES)
 PROTOCOLS = Registry(Protocol, "protocol", "vitlab", "PROTOCOL", MODULES, group="vitlab.protocols")
