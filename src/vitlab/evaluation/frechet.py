@@ -7,7 +7,8 @@ the features are those of a model of our own, and numbers compare only where mod
 images make it too large, real ones too: read it beside that of other real images.
 """
 
-from typing import NamedTuple, final
+from dataclasses import dataclass
+from typing import final
 
 import torch
 from jaxtyping import Float, UInt8
@@ -25,7 +26,8 @@ COLLAPSED = 0.05  # a diversity below which made images are nearly all alike
 
 
 @final
-class Gaussian(NamedTuple):
+@dataclass(frozen=True)
+class Gaussian:
     """What is kept of a set's features."""
 
     count: float

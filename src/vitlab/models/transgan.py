@@ -120,7 +120,7 @@ class TransGAN(Generator):
         return rearrange(self.to_rgb(z), "b (h w) c -> b c h w", h=before[0])
 
     def initialize(self) -> None:
-        """Xavier-uniform kernels, as the authors start, and positions of a small normal."""
+        """Xavier-uniform kernels, as the authors start; positions and the last layer of a small normal."""
         for module in reversed(list(self.modules())):  # children first, so that their parents have the last word
             if isinstance(module, nn.Linear):
                 nn.init.xavier_uniform_(module.weight)
@@ -132,6 +132,7 @@ class TransGAN(Generator):
                 module.initialize()
         for positions in self.positions:
             nn.init.trunc_normal_(positions, std=self.config.positions_std)
+        nn.init.trunc_normal_(self.to_rgb.weight, std=0.02)  # grey at first, not wild colours
 
 
 def pixel_shuffle(z: Float[Tensor, "b n d"], grid: tuple[int, int]) -> Float[Tensor, "b m e"]:

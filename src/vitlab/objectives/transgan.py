@@ -2,6 +2,7 @@
 
 import dataclasses
 import functools
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import ClassVar, Literal, TypeAlias, final
 
@@ -26,6 +27,7 @@ from vitlab.objectives.diff_augment import Change, diff_augment
 from vitlab.objectives.shown import Shown
 
 Kind: TypeAlias = Literal["wgan", "hinge", "nonsaturating"]
+Slopes: TypeAlias = Callable[[torch.nn.Module, Tensor], Tensor]
 SHOWN = (4, 8)  # rows and columns of made pictures in a report
 EPS = 1e-12  # under the root of a slope, whose gradient has no end at 0
 
@@ -152,13 +154,15 @@ def generator_losses(kind: Kind, made: Float[Tensor, "b"]) -> Float[Tensor, "b"]
     return F.softplus(-made) if kind == "nonsaturating" else -made
 
 
-@torch.compiler.disable  # what is compiled cannot be differentiated twice
-def slopes(critic: torch.nn.Module, images: Float[Tensor, "b c h w"]) -> Float[Tensor, "b"]:
+def _slopes(critic: torch.nn.Module, images: Float[Tensor, "b c h w"]) -> Float[Tensor, "b"]:
     """|dD/dy| of each image y, itself to be differentiated: attention by products that can be, without autocast."""
     y = images.detach().requires_grad_(True)
     with torch.enable_grad(), torch.autocast(y.device.type, enabled=False), sdpa_kernel(SDPBackend.MATH):
         [gradient] = torch.autograd.grad(critic(y).sum(), y, create_graph=True)
     return (gradient.flatten(1).square().sum(dim=1) + EPS).sqrt()
+
+
+slopes: Slopes = torch.compiler.disable(_slopes)  # what is compiled cannot be differentiated twice
 
 
 def _critic(options: TransGANOptions, model: Generator) -> ViT:

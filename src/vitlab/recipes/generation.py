@@ -19,27 +19,26 @@ from vitlab.training.optimizers import Optimizer
 from vitlab.training.recipe import DataChoice, ModelChoice, Recipe
 from vitlab.training.schedules import Schedule
 
-AS_THEY_ARE = Augmentation(crop="resize", flip=0.0)  # what is varied here would be made, too
-
 
 def transgan_digits() -> Recipe:
     """TransGAN on scikit-learn's embedded digits, 8 x 8 pixels.
 
     Command: vitlab train transgan-digits
     """
-    critic = {"critic_patch": 2, "critic_width": 64, "critic_depth": 3, "n_critic": 2}
+    critic = {"critic_patch": 2, "critic_width": 64, "critic_depth": 2, "critic_heads": 2, "critic_lr": 1e-3}
     return Recipe(
         name="transgan-digits",
         model=ModelChoice(source="transgan-digits"),
         data=DataChoice(source="digits", val_fraction=0.1),
-        augmentation=AS_THEY_ARE,
+        augmentation=Augmentation(crop="resize", flip=0.0),  # what is varied here would be made, too
         task=Choice("generation", {"features": "pixels"}),
-        objective=Choice("transgan", {**critic, "augment": ("translation",)}),
-        optimizer=Optimizer(lr=1e-3, betas=(0.0, 0.99), ema=0.99, clip=5.0),
-        schedule=Schedule(total="30 epochs", warmup="0 steps", kind="linear"),
-        batch_size=64,
-        evaluate_every="20%",
+        objective=Choice("transgan", {**critic, "n_critic": 1, "augment": ()}),
+        optimizer=Optimizer(lr=5e-4, betas=(0.0, 0.99), ema=0.98, clip=5.0),
+        schedule=Schedule(kind="linear", total="1000 steps", warmup="0 steps", end=0.2),
+        batch_size=32,
+        evaluate_every="10%",
         checkpoint_every="20%",
+        log_every="50 steps",
     )
 
 

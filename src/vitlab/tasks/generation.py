@@ -154,8 +154,11 @@ class GenerationScorer(Scorer):
         device = batch.images.device
         subject: Subject = self._subject_on(device)
         made = called(model.latents(SEED, batch.indices.to(device)))
-        features = (features_of(subject, pixels) for pixels in (model.pixels(made.float()), batch.pixels))
-        return self.sums(*features, batch.counts)
+        rows = batch.counts.nonzero().flatten()
+        rows = rows if len(rows) else batch.counts.new_zeros(1, dtype=torch.int64)  # sums of nothing have a width, too
+        real = batch.pixels[rows.to(batch.pixels.device)]
+        found = features_of(subject, model.pixels(made[rows].float()))
+        return self.sums(found, features_of(subject, real), batch.counts[rows])
 
     def sums(self, outputs: Float[Tensor, "b d"], target: Float[Tensor, "b d"], counts: Bool[Tensor, "b"]) -> Tensor:
         """Of the features of made images and of real ones."""

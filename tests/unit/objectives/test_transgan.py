@@ -30,7 +30,8 @@ def players(**options: Any) -> tuple[Generator, TransGAN]:
     torch.manual_seed(0)
     model = Made(TransGANConfig(image_size=(8, 8), depths=(1, 1), width=32, heads=2, latent_dim=4))
     model.initialize()
-    return model, TransGAN(TransGANOptions(**SMALL | {"n_critic": 1} | options), model)
+    chosen: dict[str, Any] = SMALL | {"n_critic": 1} | options
+    return model, TransGAN(TransGANOptions(**chosen), model)
 
 
 def batch_of(*names: str, num: int = 6) -> Batch:

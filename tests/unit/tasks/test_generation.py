@@ -1,5 +1,6 @@
 """The task of making images: its score, what it says, what it refuses, and what a report says of it."""
 
+import dataclasses
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -9,7 +10,9 @@ import torch
 from PIL import Image
 
 import vitlab
+from box_stand_in import boxed
 from changing import changed
+from vitlab.core.config import Choice
 from vitlab.core.errors import ConfigError, DataError, Error
 from vitlab.data.contract import DataSet
 from vitlab.data.open import open_data
@@ -22,6 +25,7 @@ from vitlab.tasks.results import Reached, ReportContext
 from vitlab.tasks.scoring import Held
 from vitlab.training import session
 
+__all__ = ["boxed"]  # a fixture
 TITLE = "Frechet distance of 8 x 8 pixels"
 
 
@@ -80,7 +84,7 @@ def test_what_it_refuses(tmp_path: Path) -> None:
         own.criterion(Loss(), digits, digits.splits["train"])
     with pytest.raises(Error, match="makes images and takes none"):
         own.answers(a_generator(), torch.zeros(1), 5)
-    recipe = changed(find_recipe("transgan-digits"), **{"task.name": "classification", "task.options": {}})
+    recipe = dataclasses.replace(find_recipe("transgan-digits"), task=Choice("classification"))
     with pytest.raises(ConfigError, match="tells no classes apart"):
         session.train(recipe, tmp_path / "run", device="cpu", show=False)
 
@@ -124,6 +128,7 @@ def test_the_report_shows_what_it_makes(run: Path) -> None:
     assert "held out, and this was" not in page
 
 
+@pytest.mark.usefixtures("boxed")
 def test_evaluate_score_is_the_tasks_own(run: Path) -> None:
     result = vitlab.evaluate("score", run, str(run.parent / "flat"), device="cpu", split="val")
     assert any(name.startswith("Frechet distance of vitlab/tiny") for name in result.metrics)

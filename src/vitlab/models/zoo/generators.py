@@ -9,7 +9,7 @@ SMALL = "after TransGAN-S of arXiv 2102.07074v1, whose depths no source confirme
 SIZED: list[tuple[str, int, tuple[int, ...], int, int, str, str]] = [
     ("transgan-s-32", 32, (5, 2, 2), 384, 256, "15.49M", SMALL),
     ("transgan-xl-32", 32, (5, 4, 2), 1024, 256, "83.26M", AUTHORS),
-    ("transgan-digits", 8, (2, 2), 128, 32, "492.8k", FORMULA),
+    ("transgan-digits", 8, (2, 1), 64, 16, "122.3k", FORMULA),
 ]
 
 TRANSGAN_ROWS = [
