@@ -24,6 +24,9 @@ def transgan_digits() -> Recipe:
     """TransGAN on scikit-learn's embedded digits, 8 x 8 pixels.
 
     Command: vitlab train transgan-digits
+    Hardware and time: an AMD EPYC, one thread, about 80 s of its time; not timed on an idle machine.
+    Score: Frechet distance of 8 x 8 pixels 24.5 to the test part (400 images), one run; 135.0 before training, 155.2 of
+    noise, 2.0 of training images.
     """
     critic = {"critic_patch": 2, "critic_width": 64, "critic_depth": 2, "critic_heads": 2, "critic_lr": 1e-3}
     return Recipe(
