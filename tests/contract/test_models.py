@@ -13,9 +13,13 @@ from vitlab.models import FAMILIES
 from vitlab.models.contract import Model, Tokens
 from vitlab.models.counts import count_flops, count_parameters
 from vitlab.models.create import empty_model
+from vitlab.models.generator import Generator
 from vitlab.models.resnet import to_map, to_tokens
 from vitlab.models.units import UnitNet
 from vitlab.weights.load import load, save
+
+GENERATORS = [family.name for family in FAMILIES if family.generates]
+OF_IMAGES = [name for name in FAMILIES.names() if name not in GENERATORS]
 
 
 def finished(model: Model, last: Tokens) -> torch.Tensor:
@@ -41,7 +45,7 @@ def build(family: str, **changes: Any) -> Model:
     return model.eval()
 
 
-@pytest.mark.parametrize("family", FAMILIES.names())
+@pytest.mark.parametrize("family", OF_IMAGES)
 class TestFamily:
     def test_shapes(self, family: str) -> None:
         model, images = build(family), torch.randn(2, 3, 32, 48)
@@ -163,8 +167,71 @@ class TestFamily:
         assert batch[1].unique().tolist() == [1]
 
 
+@pytest.mark.parametrize("family", GENERATORS)
+class TestGenerator:
+    """What a family that makes images promises in the place of the steps from images to answers."""
+
+    def test_latents_to_images_that_do_not_mix(self, family: str) -> None:
+        model = generator(family)
+        latents = model.latents(3, torch.arange(3))
+        images = model(latents)
+        assert images.shape == (3, 3, *model.config.image_size)
+        assert not torch.allclose(images[0], images[1])
+        alone = torch.cat([model(latents[i : i + 1]) for i in range(3)])
+        torch.testing.assert_close(images, alone, rtol=1e-4, atol=1e-4)
+
+    def test_noise_is_counted(self, family: str) -> None:
+        model = generator(family)
+        some, more = model.latents(7, torch.tensor([5, 2])), model.latents(7, torch.arange(8))
+        assert torch.equal(some, more[[5, 2]])
+        assert not torch.equal(some, model.latents(8, torch.tensor([5, 2])))
+
+    def test_every_parameter_makes_a_difference_and_is_initialized(self, family: str) -> None:
+        model = generator(family)
+        model(model.latents(0, torch.arange(4))).square().sum().backward()
+        assert [name for name, p in model.named_parameters() if p.grad is None or not p.grad.any()] == []
+        with torch.no_grad():
+            for parameter in model.parameters():
+                parameter.fill_(torch.nan)
+        model.initialize()
+        assert all(parameter.isfinite().all() for parameter in model.parameters())
+
+    def test_save_and_load_to_the_bit(self, family: str, tmp_path: Path) -> None:
+        model = generator(family)
+        save(model, tmp_path / "a model")
+        again, latents = load(tmp_path / "a model"), model.latents(0, torch.arange(2))
+        assert to_dict(again.config) == to_dict(model.config)
+        assert (again.task, again.preprocess) == ("generation", model.preprocess)
+        assert torch.equal(again(latents), model(latents))
+
+    def test_images_are_refused_in_one_sentence(self, family: str) -> None:
+        model, images = generator(family), torch.randn(1, 3, 32, 48)
+        for step in (model, model.embed, model.features, model.pooled):
+            with pytest.raises(ConfigError, match=r"^\w+ makes images and takes none: `vitlab sample` shows .*\.$"):
+                step(images)
+        for step in (model.patches, model.patchify):
+            with pytest.raises(ConfigError, match="does not cut images into patches"):
+                step(images)
+        with pytest.raises(ConfigError, match="tells no classes apart"):
+            build(family, num_classes=3)
+
+    def test_cost_is_counted_and_it_shows_itself(self, family: str) -> None:
+        model = generator(family)
+        assert count_parameters(empty_model(model.config)) == count_parameters(model)
+        assert count_flops(empty_model(model.config)) == count_flops(model) > 0
+        page = shown(model)
+        assert page.row("takes") == [f"noise of {model.config.latent_dim} values"]
+        assert page.row("answers") == ["pictures of 24 x 16 px"]
+
+
+def generator(family: str) -> Generator:
+    model = build(family)
+    assert isinstance(model, Generator)
+    return model
+
+
 # Each takes some ten seconds: a transformer by default, the others under `slow`.
-TRACED = [pytest.param(name, marks=() if name == "vit" else pytest.mark.slow) for name in FAMILIES.names()]
+TRACED = [pytest.param(name, marks=() if name == "vit" else pytest.mark.slow) for name in OF_IMAGES]
 
 
 @pytest.mark.compiled
@@ -179,7 +246,7 @@ def test_compiled_is_the_same(family: str) -> None:
 @pytest.mark.slow
 @pytest.mark.compiled
 @pytest.mark.inductor
-@pytest.mark.parametrize("family", FAMILIES.names())
+@pytest.mark.parametrize("family", OF_IMAGES)
 def test_compiled_by_inductor_trains_the_same(family: str) -> None:
     model, images = build(family).train(), torch.randn(2, 3, 32, 48)
     model(images).square().sum().backward()

@@ -80,6 +80,7 @@ OPTIONS: dict[str, dict[str, Any]] = {  # so that each chooses what it can choos
     "vtab": FEW | {"tasks": ("svhn",)},
     "cost": {"seconds": 0.01},
     "semantic": {"hierarchy": "tree.csv", "inner": "branching"},
+    "frechet": {"features": "small", "num": 12},
 }
 
 
@@ -91,6 +92,7 @@ def here(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     torch.manual_seed(0)
     for name, num_classes in (("small", 10), ("thousand", 1000)):
         vitlab.save(random_vit(ViTConfig(**SIZES, num_classes=num_classes)), folder / name)
+    vitlab.save(vitlab.create("transgan-digits"), folder / "generator")
     _write_colours(folder / "colours")
     (folder / "val").mkdir()
     for i in range(1, 5):
@@ -126,7 +128,7 @@ def result(name: str) -> Result:
     """What a protocol finds of a tiny model on little data; measured once."""
     if name not in RESULTS:
         data = {"real": "val", "vtab": "vtab", "cost": None}.get(name, "colours")
-        model = "thousand" if name == "real" else "small"
+        model = {"real": "thousand", "frechet": "generator"}.get(name, "small")
         options = OPTIONS.get(name, {})
         RESULTS[name] = vitlab.evaluate(name, model, data, device="cpu", workers=0, batch_size=8, **options)
     return RESULTS[name]

@@ -40,9 +40,16 @@ from vitlab.training.learner import Learner
 from vitlab.training.recipe import Recipe, read_recipe
 
 REGRESSION = documented.named("task")
-NAMES = [*TASKS.names(), REGRESSION]
-every = pytest.mark.parametrize("name", NAMES, ids=[*TASKS.names(), "regression"])  # a path is another in each process
-OPTIONS: dict[str, dict[str, Any]] = {"classification": {}, "segmentation": {}, REGRESSION: {}}  # of each, all
+ANSWERING = [name for name in TASKS.names() if name != "generation"]  # which takes no images
+NAMES = [*ANSWERING, REGRESSION]
+every = pytest.mark.parametrize("name", NAMES, ids=[*ANSWERING, "regression"])  # a path is another in each process
+made_too = pytest.mark.parametrize("name", [*NAMES, "generation"], ids=[*ANSWERING, "regression", "generation"])
+OPTIONS: dict[str, dict[str, Any]] = {  # of each, all
+    "classification": {},
+    "segmentation": {},
+    "generation": {"features": "pixels"},
+    REGRESSION: {},
+}
 # what each learns from; the data of the others, and images alone, it refuses in one sentence
 DATA = {"classification": "small.npz", "segmentation": "masks", REGRESSION: documented.named("source")}
 SCRIPT = """
@@ -115,7 +122,7 @@ def weights(run: Path) -> dict[str, Tensor]:
     return load_file(run / "model" / "model.safetensors")
 
 
-@every
+@made_too
 def test_it_describes_itself(name: str) -> None:
     kind = TASKS.find(name)
     assert re.fullmatch(r"[a-z][a-z0-9-]*", kind.name)
@@ -208,7 +215,7 @@ def test_it_refuses_other_data_in_one_sentence(name: str, here: Path) -> None:
         assert dataset.name in str(caught.value)
 
 
-@every
+@made_too
 def test_its_options_survive_json_and_the_command_line(
     name: str, here: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

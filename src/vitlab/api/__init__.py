@@ -10,6 +10,7 @@ from vitlab.api.predict import predict
 from vitlab.api.pretrain import pretrain
 from vitlab.api.push import push
 from vitlab.api.report import report
+from vitlab.api.sample import sample
 from vitlab.api.study import study
 from vitlab.api.train import resume, train
 from vitlab.inference.predict import Prediction, Predictions
@@ -39,6 +40,7 @@ __all__ = [
     "push",
     "report",
     "resume",
+    "sample",
     "save",
     "study",
     "train",

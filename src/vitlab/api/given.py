@@ -9,6 +9,7 @@ from vitlab.core.devices import choose_device
 from vitlab.core.errors import Error
 from vitlab.data.decoding import Input, StrPath
 from vitlab.models.contract import Model
+from vitlab.models.generator import need_images
 from vitlab.weights.box import DEFAULT
 from vitlab.weights.load import load
 
@@ -25,7 +26,12 @@ def placed(model: Model | StrPath, device: str | None) -> Iterator[tuple[Model, 
 
 
 def named(model: Model | StrPath) -> tuple[Model, str]:
-    return (model, "the model") if isinstance(model, Model) else (load(source_name(model, "model")), os.fspath(model))
+    """A model that takes images, and its name."""
+    given, name = model, "the model"
+    if not isinstance(given, Model):
+        given, name = load(source_name(given, "model")), os.fspath(given)
+    need_images(given, name)
+    return given, name
 
 
 def given_images(images: Input | Iterable[Input] | None, verb: str) -> Input | Iterable[Input]:

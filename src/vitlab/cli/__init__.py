@@ -20,6 +20,7 @@ VERBS: dict[str, tuple[str, str]] = {
     "evaluate": ("vitlab.cli.evaluate", "accuracy, few-shot, linear, kNN, transfer, cost; results side by side"),
     "study": ("vitlab.cli.study", "a table or figure of the paper from a grid of runs, at a chosen scale"),
     "embed": ("vitlab.cli.embed", "the features of images, to .npz or .parquet"),
+    "sample": ("vitlab.cli.sample", "pictures that a run's generator makes of noise"),
     "serve": ("vitlab.cli.serve", "a model over HTTP, in batches"),
     "inspect": ("vitlab.cli.inspect", "what a model learned and where it looks, as figures and a page"),
     "report": ("vitlab.cli.report", "a run's report.html again, also while it is running"),

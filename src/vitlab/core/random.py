@@ -5,6 +5,7 @@ torch on a device alike, so nothing depends on the number of workers or ranks, a
 seen.
 """
 
+import math
 from typing import Any, TypeVar
 
 import numpy as np
@@ -52,6 +53,13 @@ def uniform_at(key: int, counter: int, draw: int = 0) -> float:
     """What `uniform` gives for one counter, in plain Python: quicker than arrays for a number or two."""
     state = _mix_int(_mix_int(counter & MASK ^ key) ^ (counter >> 32 & MASK))
     return (_mix_int(state ^ _mix_int(draw + SALT & MASK)) >> 8) * 2.0**-24
+
+
+def normal(key: int, counters: Tensor, num: int) -> Tensor:
+    """Numbers of a standard normal distribution, [N, num], by Box and Muller from two uniform ones each."""
+    draws = torch.arange(num, device=counters.device)
+    radius = (-2 * torch.log1p(-uniform(key, counters[:, None], 2 * draws))).sqrt()
+    return radius * torch.cos(2 * math.pi * uniform(key, counters[:, None], 2 * draws + 1))
 
 
 def permutation(key: int, num: int, device: torch.device | None = None) -> Tensor:

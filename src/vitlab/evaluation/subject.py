@@ -17,6 +17,7 @@ from vitlab.core.preprocess import Preprocess
 from vitlab.evaluation.contract import EvaluationError, Subject
 from vitlab.models.contract import Model, evaluating
 from vitlab.models.create import family_name
+from vitlab.models.generator import need_images
 
 Precision: TypeAlias = Literal["float32", "bf16"]
 Function: TypeAlias = Callable[[Tensor], Tensor]
@@ -43,6 +44,7 @@ def subject_of(
 ) -> Subject:
     """A model as it is: pooled features, and logits where it has a head. It is moved to the device: see `lent`."""
     check_value(Precision, precision, "precision")
+    need_images(model, name)
     device = torch.device(device)
     model = model.to(device).eval()
     weight = next(model.parameters()).dtype

@@ -5,6 +5,6 @@ from vitlab.models.family import Family
 
 MODULES = (
     *("vit", "hybrid", "bit", "cvt", "coatnet", "vmoe"),
-    *("axial", "local_attention", "non_local", "timm.adapter"),
+    *("axial", "local_attention", "non_local", "transgan", "timm.adapter"),
 )
 FAMILIES = Registry(Family, "model family", "vitlab.models", "FAMILY", MODULES)

@@ -100,6 +100,7 @@ class Model(nn.Module, ABC):
     """
 
     takes_subsets: ClassVar[bool] = True  # whether `encode` takes tokens with places left out
+    takes_images: ClassVar[bool] = True  # a generator makes them from noise instead: `models.generator`
 
     config: Any
     preprocess: Preprocess
@@ -119,6 +120,10 @@ class Model(nn.Module, ABC):
         self.task = "classification"
         self.license = None
         self.load_report = None
+
+    def example(self, device: torch.device | str) -> Tensor:
+        """An input, of zeros."""
+        return torch.zeros(1, self.config.channels, *self.config.image_size, device=device)
 
     @property
     def has_patches(self) -> bool:

@@ -19,4 +19,5 @@ class Family:
     title: str = ""  # of its section in docs/zoo.md
     pattern: str = ""  # by which `vitlab models` lists its rows
     note: str = ""  # for that section
+    generates: bool = False  # whether its models make images from noise: a `generator.Generator`
     example: Mapping[str, Any] = field(default_factory=dict)  # a small model, for the tests of the contract

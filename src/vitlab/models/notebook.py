@@ -29,6 +29,8 @@ def shown(model: Model) -> Html:
 def _takes(model: Model) -> str:
     spec = model.preprocess
     height, width = spec.size
+    if not model.takes_images:
+        return f"noise of {model.example('meta').shape[1]} values"
     how = "squashed to it" if spec.resize == "squash" else "cut from the centre"
     mean, std = (", ".join(number(value) for value in values) for values in (spec.mean, spec.std))
     return f"pictures of {width} x {height} px, {how}, normalised by mean {mean} and std {std}"
@@ -54,6 +56,9 @@ def _layers(model: Model) -> str:
 
 def _answers(model: Model) -> str:
     num = getattr(model.config, "num_classes", 0)
+    if not model.takes_images:
+        height, width = model.preprocess.size
+        return f"pictures of {width} x {height} px"
     if not num:
         return f"{model.num_features} features, no classes"
     each = " for each pixel" if model.is_dense else ", any number of them at once" if model.multi_label else ""

@@ -12,5 +12,6 @@ MODULES = (
     "contrastive",
     "lejepa",
     "semantic_softmax",
+    "transgan",
 )
 OBJECTIVES = Registry(ObjectiveKind, "objective", "vitlab.objectives", "OBJECTIVE", MODULES)

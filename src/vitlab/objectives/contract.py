@@ -43,13 +43,15 @@ class Phase:
     """A turn within a step: what it minimises, and which parameters it trains, by their names in the learner.
 
     `optimizer` changes fields of the recipe's optimizer for it. A parameter is trained in one phase at most; one that
-    none trains is frozen.
+    none trains is frozen. With `again`, the name of an earlier phase, it is another turn of that one, with its
+    parameters and its optimizer.
     """
 
     name: str
     loss: Loss
     trains: Callable[[str], bool] = lambda _: True  # of 'model.head.weight', 'objective.decoder.0.bias'
     optimizer: Mapping[str, Any] = field(default_factory=dict)
+    again: str | None = None
 
 
 class Objective(nn.Module, ABC):

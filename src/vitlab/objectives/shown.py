@@ -24,6 +24,7 @@ class Shown:
     title: str
     words: str
     rows: tuple[tuple[tuple[str, Array], ...], ...]  # uint8 [H, W, 3]
+    held_out: bool = True  # whether they are of held-out images
 
 
 def write_shown(shown: Shown, run: Path, step: int) -> None:
@@ -36,7 +37,8 @@ def write_shown(shown: Shown, run: Path, step: int) -> None:
                 file = f"{i}-{j}.png"
                 Image.fromarray(pixels).save(partial / file)
                 rows[-1].append({"file": file, "words": words})
-        write_json(partial / ABOUT, {"step": step, "title": shown.title, "words": shown.words, "rows": rows})
+        told = {"step": step, "title": shown.title, "words": shown.words, "rows": rows, "held_out": shown.held_out}
+        write_json(partial / ABOUT, told)
 
 
 def read_shown(run: Path) -> tuple[Shown, int] | None:
@@ -50,7 +52,8 @@ def read_shown(run: Path) -> tuple[Shown, int] | None:
             tuple((str(each["words"]), _pixels(about.parent / Path(each["file"]).name)) for each in row)
             for row in told["rows"]
         )
-        return Shown(title=str(told["title"]), words=str(told["words"]), rows=rows), int(told["step"])
+        words, held_out = str(told["words"]), bool(told.get("held_out", True))
+        return Shown(title=str(told["title"]), words=words, rows=rows, held_out=held_out), int(told["step"])
     except (OSError, KeyError, TypeError, ValueError) as error:
         raise Error(f"{about}: the pictures cannot be read ({error}).") from error
 

@@ -15,6 +15,7 @@ from vitlab.recipes import (
     deit,
     experts,
     finetuning,
+    generation,
     leaderboards,
     masked,
     modern,
@@ -45,6 +46,7 @@ RECIPES: dict[str, Callable[[], Recipe]] = {
     **views.RECIPES,
     **sam.RECIPES,
     **semantic.RECIPES,
+    **generation.RECIPES,
 }
 
 

@@ -49,7 +49,10 @@ def next_steps(
         steps.append(Note("Go on with the run where it stopped:", command("vitlab", "train", "--resume", run)))
     if record.state == "under way":
         steps.append(Note("See how far it is, later:", command("vitlab", "report", run)))
-    if has_model:
+    own = () if purpose.headless else purpose.task.commands(run, source)
+    if has_model and own:
+        steps += [Note(text, command(*words)) for text, words in own]
+    elif has_model:
         model = str(record.folder / "model")
         steps += _asked(run, model, source, purpose)
         steps += [

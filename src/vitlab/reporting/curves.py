@@ -26,7 +26,9 @@ def curves(facts: Facts) -> list[Html]:
             Curve("on training pictures", "b", points(name)),
             Curve("on validation pictures", "a", points(f"val {name}"), dots=True),
         ]
-        selects = bool(found[1].points) and found[1].points == points("val score")
+        if name == "loss" and any(found[1].points == points(f"val {other}") for _, other, _ in _scores(facts)):
+            found.pop()  # a score over again, which has a chart of its own
+        selects = len(found) > 1 and bool(found[1].points) and found[1].points == points("val score")
         best = max(found[1].points, key=lambda point: point[1]) if selects else None
         if drawn := [curve for curve in found if curve.points]:
             charts.append(_chart(title, drawn, across, form, best))

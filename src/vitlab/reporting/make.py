@@ -89,7 +89,7 @@ def make_report(
     planned = _planned(record, plan, missing)
     model = _model(folder, missing)
     purpose = purpose or Purpose()
-    if model is not None and getattr(model.config, "num_classes", None) == 0:
+    if model is not None and model.takes_images and getattr(model.config, "num_classes", None) == 0:
         purpose = replace(purpose, headless=True)
     tested, looked = None, None
     if model is not None and planned is not None:
@@ -97,6 +97,8 @@ def make_report(
         held, limit = held_out(dataset), affordable(model, where) if images is None else images
         if held is None:
             missing.append("The data has no held-out part, so nothing can be said on pictures that were not learned.")
+        elif not model.takes_images:
+            pass  # its task looked at what it makes when the run ended
         elif purpose.headless:
             looked = looked_at(held[1], AVERAGED)
         else:

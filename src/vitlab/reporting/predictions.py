@@ -67,5 +67,6 @@ def objective_sections(record: RunRecord, missing: list[str]) -> list[Section]:
 
 def _drawn(shown: Shown, step: int) -> Section:
     rows = tuple(tuple(Figure(pixels=pixels, caption=words) for words, pixels in row) for row in shown.rows)
-    words = f"{shown.words} These pictures were held out, and this was at step {step:,}."
+    when = f"These pictures were held out, and this was at step {step:,}." if shown.held_out else f"Step {step:,}."
+    words = f"{shown.words} {when}"
     return Section(shown.title, (Text(words), Pictures(rows=rows)))

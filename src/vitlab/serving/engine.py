@@ -17,6 +17,7 @@ from vitlab.data.contract import Array
 from vitlab.inspection.capture import misfit, read_by_pool, watching
 from vitlab.inspection.rollout import Rollout
 from vitlab.models.contract import Layout, Model
+from vitlab.models.generator import need_images
 from vitlab.serving.http.errors import APIError
 from vitlab.serving.packing import packed
 from vitlab.tasks import task_for
@@ -97,6 +98,7 @@ class Engine:
     """
 
     def __init__(self, model: Model, name: str, threads: int | None = None) -> None:
+        need_images(model, name)
         self.model, self.name = model.eval(), name
         self.model.requires_grad_(False)
         self._weight = next(model.parameters())

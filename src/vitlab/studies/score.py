@@ -47,7 +47,7 @@ def run(request: "Request") -> Result:
             batch_size=size * share.world, num_workers=how.workers or 0, rank=share.rank, world=share.world,
         ):  # fmt: skip
             with torch.autocast(process.device.type, torch.bfloat16, enabled=how.measuring == "bf16"):
-                sums.append(scorer.sums(model(held.images), held.target, held.counts))
+                sums.append(scorer.of(model, model, held))
             if request.progress is not None and process.first:
                 request.progress(min(len(sums) * size * share.world, len(split)), len(split))
         scores = scorer.scores(torch.stack(share.gather(torch.stack(sums).sum(dim=0))).sum(dim=0))

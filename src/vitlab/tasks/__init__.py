@@ -4,7 +4,7 @@ from vitlab.core.registry import Registry
 from vitlab.models.contract import Model
 from vitlab.tasks.contract import Task, TaskKind
 
-TASKS = Registry(TaskKind, "task", "vitlab.tasks", "TASK", ("classification", "segmentation"))
+TASKS = Registry(TaskKind, "task", "vitlab.tasks", "TASK", ("classification", "segmentation", "generation"))
 
 
 def task_for(model: Model, name: str | None = None) -> Task:

@@ -25,7 +25,7 @@ __all__ = ["Answer", "ReportContext", "Scored", "Scorer", "Scores", "Section", "
 class Task(ABC):
     """What a model is for. It learns the split's target `target`."""
 
-    target: ClassVar[str] = "label"
+    target: ClassVar[str] = "label"  # empty: images alone are enough
     tells_classes: ClassVar[bool] = False  # whether the service may keep an answer as an array of probabilities
     shares: ClassVar[frozenset[str]] = frozenset()  # the scores that are shown as percentages
     protocol: ClassVar[str] = "score"  # of `vitlab evaluate`, the one that measures most of it
@@ -94,6 +94,11 @@ class Task(ABC):
         """What was said of an image and what it is."""
         del context
         return f"It said {example.answer.words()}; it is {example.truth.words()}."
+
+    def commands(self, run: str, data: str) -> tuple[tuple[str, tuple[str, ...]], ...]:
+        """What to do with a run's model, in words and as a command; none: what is done with models of images."""
+        del run, data
+        return ()
 
     def remarks(self, context: ReportContext) -> list[Remark]:
         """What stands out in the answers and the data, the most important first."""

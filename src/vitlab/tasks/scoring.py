@@ -5,18 +5,24 @@ from collections.abc import Iterator
 from typing import NamedTuple, TypeAlias
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from vitlab.core.preprocess import Preprocess
 from vitlab.data.contract import Split
 from vitlab.data.loading.loader import evaluation_batches
 from vitlab.data.targets import as_target
+from vitlab.models.contract import Model
 
 Scores: TypeAlias = dict[str, float]
 
 
 class Scorer(ABC):
     """A score over a split from sums, which add up over batches and processes."""
+
+    def of(self, called: nn.Module, model: Model, batch: "Held") -> Tensor:
+        """The sums of a batch that `called` answers: the model, or what it is wrapped in."""
+        del model
+        return self.sums(called(batch.images), batch.target, batch.counts)
 
     @abstractmethod
     def sums(self, outputs: Tensor, target: Tensor, counts: Tensor) -> Tensor:
@@ -31,9 +37,9 @@ class Held(NamedTuple):
     """A batch of a held-out part on the device: images as a model takes them, and which of the rows count."""
 
     images: Tensor
-    target: Tensor
+    target: Tensor  # where the task has none, the images
     counts: Tensor
-    pixels: Tensor  # uint8 [b, 3, H, W], where they were read
+    pixels: Tensor  # uint8 [b, 3, H, W]
     indices: Tensor  # int64 [b]: which images of the split
 
 
@@ -51,11 +57,11 @@ def held_batches(
     max_damaged: float = 0.01,
 ) -> Iterator[Held]:
     """A split in its order, read and put on the device; of several processes, each gets its share of every batch."""
-    kind = split.targets[target].kind
+    targets = (target,) if target else ()
     for batch in evaluation_batches(
         split,
         preprocess,
-        targets=(target,),
+        targets=targets,
         batch_size=batch_size,
         num_workers=num_workers,
         rank=rank,
@@ -63,5 +69,7 @@ def held_batches(
         max_damaged=max_damaged,
     ):
         images = preprocess.normalize(batch.images.to(device))
-        values = as_target(batch.targets[target].to(device), kind, num_classes)
+        values = images
+        for name in targets:
+            values = as_target(batch.targets[name].to(device), split.targets[name].kind, num_classes)
         yield Held(images, values, batch.counts.to(device), batch.images, batch.indices)

@@ -70,7 +70,7 @@ class Run:
         with averaged(self.state), _uncompiled(self.execution):
             if plan.scores_task:
                 scorer = plan.task.scorer(plan.recipe.loss, plan.dataset)
-                return self.scoring.score(learner, preprocess, scorer, split, pixels)
+                return self.scoring.score(learner, learner.model, scorer, split, pixels)
             streams = learner.objective.streams(main_stream(plan, split, preprocess))
             workers = self.execution.num_workers if len(split) > FEW_IMAGES else 0
             feed = loader_feed(plan, streams, preprocess, self.world, workers)
@@ -154,7 +154,8 @@ def assemble(
     modules = wrap(learner, world, execution.strategy, execution.dtype)
     turns = _turns(plan, learner, modules, execution)
     ema = None if recipe.optimizer.ema is None else Ema(model, recipe.optimizer.ema)
-    state = State(learner, {turn.name: turn.optimizers for turn in turns}, ema)
+    own = [turn for turn in turns if learner.phases[turn.name].again is None]
+    state = State(learner, {turn.name: turn.optimizers for turn in own}, ema)
     if kept is not None:
         checkpoints.read(kept, state)
         if world.first:
@@ -207,6 +208,10 @@ def _turns(plan: Plan, learner: Learner, modules: Mapping[str, nn.Module], execu
     """The phases, each with its module and optimizers."""
     turns: list[Turn] = []
     for name, phase in learner.phases.items():
+        if phase.again is not None:
+            first = next(turn for turn in turns if turn.name == phase.again)
+            turns.append(Turn(name, modules[name], first.optimizers, first.spec))
+            continue
         learner.turn(name)
         spec = dataclasses.replace(plan.recipe.optimizer, **phase.optimizer)
         own = [_trained(group) for group in learner.objective.param_groups()]
@@ -248,7 +253,7 @@ def main_stream(plan: Plan, split: Split, preprocess: Preprocess) -> StreamPlan:
     weights = balanced_weights(split.label) if recipe.data.balanced else None
     order = Order(recipe.seed, len(split), repeats=recipe.data.repeats, weights=weights)
     view = View(recipe.augmentation, preprocess.size)
-    targets = (plan.task.target,) if plan.scores_task else ()
+    targets = (plan.task.target,) if plan.scores_task and plan.task.target else ()
     until = plan.mixed * recipe.batch_size if plan.mixed < plan.schedule.total else None
     return StreamPlan("train", split, order, recipe.batch_size, (view,), targets, plan.dataset.num_classes, until)
 

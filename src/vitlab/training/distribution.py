@@ -149,9 +149,12 @@ def wrap(learner: Learner, world: World, how: How, dtype: torch.dtype) -> dict[s
         own = shard_experts(model, init_device_mesh(world.device.type, (world.size,)))
         _leave_out(learner, [f"model.{name}" for name in own])
     wrapped: dict[str, nn.Module] = {}
-    for phase in learner.phases:
-        learner.turn(phase)
-        wrapped[phase] = DistributedDataParallel(
+    for name, phase in learner.phases.items():
+        if phase.again is not None:
+            wrapped[name] = wrapped[phase.again]
+            continue
+        learner.turn(name)
+        wrapped[name] = DistributedDataParallel(
             learner, device_ids=[world.device] if world.device.type == "cuda" else None
         )
     return wrapped

@@ -114,7 +114,7 @@ def tested(run: Run, view: ProgressView) -> dict[str, float]:
     pixels, title = run.execution.evaluated.get("test"), f"Scoring {count(len(split), 'test image')}"
     try:
         with stage(title, shown=view.shown) as progress:
-            scores = run.scoring.score(model, model.preprocess, scorer, split, pixels, progress)
+            scores = run.scoring.score(model, model, scorer, split, pixels, progress)
     except DataError as error:
         if run.world.size > 1:  # the others wait for this one's sums
             raise

@@ -71,10 +71,11 @@ class Learner(nn.Module):
 def _trained(learner: Learner, phases: list[Phase]) -> dict[str, frozenset[str]]:
     """The names that each phase trains; what none does is frozen."""
     free = [name for name, parameter in learner.named_parameters() if parameter.requires_grad]
-    found = {phase.name: frozenset(name for name in free if phase.trains(name)) for phase in phases}
+    own = [phase for phase in phases if phase.again is None]
+    found = {phase.name: frozenset(name for name in free if phase.trains(name)) for phase in own}
     several = [name for name in free if sum(name in names for names in found.values()) > 1]
     if several:
         raise ConfigError(f"{several[0]} is trained by more than one phase of the objective: each has its own.")
     for name, parameter in learner.named_parameters():
         parameter.requires_grad_(any(name in names for names in found.values()))
-    return found
+    return found | {phase.name: found[phase.again] for phase in phases if phase.again is not None}

@@ -16,7 +16,7 @@ from vitlab.data.loading.order import EvaluationOrder
 from vitlab.data.loading.resident import Pixels
 from vitlab.data.targets import as_target
 from vitlab.models.contract import Model, evaluating
-from vitlab.tasks.scoring import Scorer, Scores, held_batches
+from vitlab.tasks.scoring import Held, Scorer, Scores, held_batches
 from vitlab.training.distribution import World, mean_over
 from vitlab.training.learner import Learner
 from vitlab.training.step import Autocast, Feed
@@ -38,7 +38,7 @@ class Scoring:
     def score(
         self,
         called: Learner | Model,
-        preprocess: Preprocess,
+        model: Model,
         scorer: Scorer,
         split: Split,
         pixels: Pixels | None,
@@ -48,11 +48,11 @@ class Scoring:
         sums: Tensor | None = None
         done = 0
         with torch.no_grad(), self.autocast(), in_evaluation(called):  # inference mode does not go with sharded models
-            for images, target, counts in self._batches(preprocess, split, pixels):
+            for batch in self._batches(model.preprocess, split, pixels):
                 if self.signalled():
                     return None
-                part = scorer.sums(called(images), target, counts)
-                sums, done = part if sums is None else sums + part, done + len(images) * self.world.size
+                part = scorer.of(called, model, batch)
+                sums, done = part if sums is None else sums + part, done + len(batch.images) * self.world.size
                 progress(min(done, len(split)), len(split))
         assert sums is not None
         if self.world.size > 1:
@@ -74,18 +74,16 @@ class Scoring:
         found = dict(zip(totals, means.tolist(), strict=True))
         return {**found, "score": -found["loss"], "count": float(num * self.batch_size)}
 
-    def _batches(
-        self, preprocess: Preprocess, split: Split, pixels: Pixels | None
-    ) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
+    def _batches(self, preprocess: Preprocess, split: Split, pixels: Pixels | None) -> Iterator[Held]:
         """A process's share of a split: images, targets, and which of them count.
 
         All processes get equally many batches, since those of a sharded model must call it together.
         """
         world = self.world
         size = max(self.batch_size // world.size, 1) * world.size
-        target = split.targets[self.target]
-        if pixels is None or not isinstance(target, Values):
-            for held in held_batches(
+        target = split.targets[self.target] if self.target else None
+        if pixels is None or not isinstance(target, Values | None):
+            yield from held_batches(
                 split,
                 self.target,
                 preprocess,
@@ -96,15 +94,18 @@ class Scoring:
                 rank=world.rank,
                 world=world.size,
                 max_damaged=self.max_unreadable,
-            ):
-                yield held.images, held.target, held.counts
+            )
             return
-        known, order = torch.from_numpy(target.values).to(world.device), EvaluationOrder(len(split), size, world.size)
+        known = None if target is None else torch.from_numpy(target.values).to(world.device)
+        order = EvaluationOrder(len(split), size, world.size)
         for step in range(len(order)):
             indices, counts = (torch.from_numpy(part).to(world.device) for part in order.batch(step, world.rank))
             readable = counts if pixels.readable is None else counts & pixels.readable[indices]
-            values = as_target(known[indices], target.kind, self.num_classes)
-            yield preprocess.normalize(pixels.values[indices]), values, readable
+            images = preprocess.normalize(pixels.values[indices])
+            values = images
+            if known is not None and target is not None:
+                values = as_target(known[indices], target.kind, self.num_classes)
+            yield Held(images, values, readable, pixels.values[indices], indices)
 
 
 @contextlib.contextmanager

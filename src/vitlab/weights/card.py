@@ -72,7 +72,7 @@ def model_card(
             f"# {plain(name)}",
             "",
             *_what(model),
-            *_section("How to use it", _usage(source or name, classes)),
+            *_section("How to use it", _usage(source or name, model)),
             *([] if run is None or not run.scores else _section("Scores", _scores(run))),
             *(_section("Classes", _classes(model.labels, classes)) if classes else []),
             *_section("Preprocessing", _preprocessing(model.preprocess)),
@@ -145,6 +145,7 @@ def _metadata(model: Model, name: str, run: RunFacts | None, license: str | None
     """The head in YAML, by which the hub lists and filters models."""
     task = "image-classification" if model.config.num_classes else "image-feature-extraction"
     task = "image-segmentation" if model.is_dense else task
+    task = task if model.takes_images else "unconditional-image-generation"
     accuracy = None if run is None else run.scores.get("test accuracy")
     scored: dict[str, Any] = {}
     if run is not None and accuracy is not None:
@@ -178,7 +179,7 @@ def _section(title: str, lines: Sequence[str]) -> list[str]:
 def _what(model: Model) -> list[str]:
     height, width = model.config.image_size
     classes, family = model.config.num_classes, family_of(family_name(model.config)).summary
-    does = "turns pictures into feature vectors"
+    does = "turns pictures into feature vectors" if model.takes_images else "makes pictures from noise"
     if classes:
         kinds = f"{classes:,} classes"
         does = f"says which of {kinds} are in a picture" if model.multi_label else f"tells {kinds} of pictures apart"
@@ -275,10 +276,12 @@ def _scores(run: RunFacts) -> list[str]:
     ]
 
 
-def _usage(source: str, classes: int) -> list[str]:
+def _usage(source: str, model: Model) -> list[str]:
     name = one_line(json.dumps(source, ensure_ascii=False))
     lines = [f"    model = vitlab.load({name})"]
-    if classes:
+    if not model.takes_images:
+        lines.append("    pictures = vitlab.sample(model, num=64, seed=0)")
+    elif model.config.num_classes:
         lines.append('    print(vitlab.predict(model, "photo.jpg"))')
     else:
         lines.append("    features = model.pool(model.encode(model.embed(model.preprocess([photo]))))")

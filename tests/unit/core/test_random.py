@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
 
-from vitlab.core.random import bits, key, permutation, uniform, uniform_at
+from vitlab.core.random import bits, key, normal, permutation, uniform, uniform_at
 
 WORD = (1 << 32) - 1
 
@@ -60,3 +60,14 @@ def test_keys_tell_their_parts_apart():
     keys = {key(seed, what, epoch) for seed in range(10) for what in ("order", "augment") for epoch in range(50)}
     assert len(keys) == 1000
     assert key("ab", "c") != key("a", "bc")
+
+
+def test_normal_numbers_are_counted_and_normal() -> None:
+    found = normal(key(0, "noise"), torch.arange(4000), 6)
+    assert found.shape == (4000, 6)
+    assert torch.equal(normal(key(0, "noise"), torch.tensor([17, 3]), 6), found[[17, 3]])
+    assert torch.equal(normal(key(0, "noise"), torch.arange(4), 3), found[:4, :3])
+    assert stats.kstest(found.numpy().ravel(), "norm").pvalue > 0.01
+    off = np.corrcoef(found.numpy().T) - np.eye(6)
+    assert abs(off).max() < 0.06
+    assert not torch.equal(normal(key(1, "noise"), torch.arange(4), 3), found[:4, :3])

@@ -107,7 +107,7 @@ def test_vit_as_torchs_program_from_bytes(tmp_path: Path) -> None:
 @pytest.mark.slow
 @pytest.mark.compiled
 @pytest.mark.parametrize("suffix", ["onnx", "pt2"])
-@pytest.mark.parametrize("family", FAMILIES.names())
+@pytest.mark.parametrize("family", [family.name for family in FAMILIES if not family.generates])
 def test_every_family(family: str, suffix: str, tmp_path: Path) -> None:
     model, path = build(family), tmp_path / f"model.{suffix}"
     made = export(model, path)

@@ -1,5 +1,6 @@
 """Pictures of predictions, written and read."""
 
+import dataclasses
 import json
 from pathlib import Path
 
@@ -24,7 +25,7 @@ def test_what_is_written_is_read(tmp_path: Path) -> None:
     found = read_shown(tmp_path)
     assert found is not None
     assert found[1] == 8
-    assert (found[0].title, found[0].words) == ("What it says", "Of hidden patches.")
+    assert (found[0].title, found[0].words, found[0].held_out) == ("What it says", "Of hidden patches.", True)
     for row, expected in zip(found[0].rows, shown().rows, strict=True):
         assert [words for words, _ in row] == [words for words, _ in expected]
         assert all(np.array_equal(a, b) for (_, a), (_, b) in zip(row, expected, strict=True))
@@ -49,3 +50,17 @@ def test_files_outside_its_folder_are_not_read(tmp_path: Path) -> None:
     about.write_text(json.dumps(told))
     with pytest.raises(Error, match="the pictures cannot be read"):
         read_shown(tmp_path)
+
+
+def test_pictures_that_are_of_no_image_say_so(tmp_path: Path) -> None:
+    write_shown(dataclasses.replace(shown(), held_out=False), tmp_path, 4)
+    found = read_shown(tmp_path)
+    assert found is not None
+    assert not found[0].held_out
+    about = tmp_path / "predictions" / "predictions.json"
+    about.write_text(
+        json.dumps({name: value for name, value in json.loads(about.read_text()).items() if name != "held_out"})
+    )
+    earlier = read_shown(tmp_path)  # of a run that was made before there were others
+    assert earlier is not None
+    assert earlier[0].held_out

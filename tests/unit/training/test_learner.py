@@ -60,6 +60,17 @@ def test_a_parameter_of_two_phases_is_refused() -> None:
         Learner(a_model(), objective)
 
 
+def test_another_turn_of_a_phase_has_its_parameters() -> None:
+    class Again(Two):
+        def phases(self, model: Model) -> tuple[Phase, ...]:
+            return *super().phases(model), Phase("once more", self.loss, again="first")
+
+    learner = Learner(a_model(), Again(lambda name: name == "model.head.bias", lambda name: "own" in name))
+    assert {name for name, _ in learner.trained("once more")} == {"model.head.bias"}
+    learner.turn("once more")
+    assert trained(learner) == {"model.head.bias"}
+
+
 def test_each_phase_has_gradients_of_its_own_and_what_none_trains_is_frozen() -> None:
     objective = Two(lambda name: name.startswith("model.head."), lambda name: name == "objective.own.weight")
     learner = Learner(a_model(), objective)

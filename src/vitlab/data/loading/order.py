@@ -5,6 +5,7 @@ step s takes the places [s B, (s + 1) B), of which every rank takes its contiguo
 on the number of workers nor of ranks, and nothing is dropped at an epoch's end.
 """
 
+import copy
 from collections.abc import Sequence
 from typing import Any
 
@@ -45,6 +46,12 @@ class Order:
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_cache": {}}  # an epoch's order is cheaper to make than to send to a worker
+
+    def another(self, name: str) -> "Order":
+        """The same samples as often, in an order of its own."""
+        other = copy.copy(self)
+        other.seed, other._cache = key(self.seed, name), {}
+        return other
 
     def epoch(self, place: int) -> int:
         """The epoch of a place."""

@@ -3,7 +3,6 @@
 from vitlab.core.registry import Registry
 from vitlab.evaluation.contract import Protocol
 
-MODULES = tuple(
-    f"evaluation.protocols.{name}" for name in ("accuracy", "real", "semantic", "fewshot", "linear", "knn", "cost")
-)
+NAMES = ("accuracy", "real", "semantic", "fewshot", "linear", "knn", "frechet", "cost")
+MODULES = tuple(f"evaluation.protocols.{name}" for name in NAMES)
 PROTOCOLS = Registry(Protocol, "protocol", "vitlab", "PROTOCOL", MODULES, group="vitlab.protocols")

@@ -4,10 +4,14 @@
 """
 
 import json
+import math
 from importlib.resources import files
-from typing import Any, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from vitlab.models.zoo.row import ZooRow
+
+if TYPE_CHECKING:
+    from vitlab.models.contract import Model
 
 Facts: TypeAlias = dict[str, Any]
 FILE = "facts.json"
@@ -20,15 +24,12 @@ def kept_facts() -> list[Facts]:
 
 def count_facts(row: ZooRow) -> Facts:
     """A row with what its model on the meta device tells."""
-    import torch
-
     from vitlab.core.config import from_dict
     from vitlab.models.counts import count_flops, count_parameters
     from vitlab.models.create import empty_model, family_of
 
     model = empty_model(from_dict(family_of(row.family).config, row.config, where=row.name)).eval()
     config = model.config
-    images = torch.zeros(1, config.channels, *config.image_size, device="meta")
     heads = getattr(config, "heads", None)
     return {
         "name": row.name,
@@ -40,13 +41,20 @@ def count_facts(row: ZooRow) -> Facts:
         "patch_size": getattr(config, "patch_size", None),
         "image_size": list(config.image_size),
         "num_classes": config.num_classes,
-        "tokens": model.encode(model.embed(images)).values.shape[1],
+        "tokens": _tokens(model),
         "parameters": count_parameters(model),
         "flops": count_flops(model),
         "published_parameters": row.published,
         "published_counts": row.counts,
         "source": row.source,
     }
+
+
+def _tokens(model: "Model") -> int:
+    """Of an image; a generator ends with one per pixel."""
+    if not model.takes_images:
+        return math.prod(model.config.image_size)
+    return model.encode(model.embed(model.example("meta"))).values.shape[1]
 
 
 def as_json(facts: list[Facts]) -> str:

@@ -140,3 +140,14 @@ def test_the_order_on_a_gpu_is_the_cpus():
     for order in (Order(1, 1000), Order(1, 1000, repeats=3), Order(1, 1000, weights=np.arange(1000))):
         on_gpu, _ = order.device_batch(3, 384, device="cuda")
         assert torch.equal(on_gpu.cpu(), torch.from_numpy(order.batch(3, 384)[0]))
+
+
+def test_another_order_of_the_same_samples() -> None:
+    order = Order(3, 40, repeats=2)
+    other = order.another("second")
+    assert order.another("second").epoch_order(1).tolist() == other.epoch_order(1).tolist()
+    assert order.epoch_order(0).tolist() != other.epoch_order(0).tolist()
+    assert order.epoch_order(0).tolist() == Order(3, 40, repeats=2).epoch_order(0).tolist()
+    assert np.bincount(other.epoch_order(0), minlength=40).tolist().count(2) == 20
+    weighted = Order(3, 40, weights=[1.0] * 4 + [0.0] * 36).another("second")
+    assert set(weighted.epoch_order(0).tolist()) <= set(range(4))
