@@ -3,6 +3,7 @@
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
+from vitlab.core.words import number
 from vitlab.studies.findings import Sample
 
 if TYPE_CHECKING:
@@ -47,6 +48,7 @@ def lines(
 ) -> "Figure":
     """A panel per measure, in it a line per family along a logarithmic axis; bars are standard deviations."""
     from matplotlib.figure import Figure
+    from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 
     figure = Figure(figsize=(1.0 + 4.2 * len(panels), 3.8), layout="constrained")
     for axes, (title, series) in zip(figure.subplots(1, len(panels), squeeze=False)[0], panels.items(), strict=True):
@@ -60,6 +62,9 @@ def lines(
                 label=name,
             )
         axes.set_xscale("log")
+        axes.xaxis.set_major_locator(LogLocator(subs=(1, 3)))  # more would run into each other
+        axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: number(value)))
+        axes.xaxis.set_minor_formatter(NullFormatter())
         axes.set_xlabel(across)
         axes.set_ylabel(label)
         axes.set_title(title, fontsize=10)
