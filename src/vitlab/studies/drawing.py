@@ -82,10 +82,10 @@ def bars(groups: Mapping[str, Mapping[str, Sample]], *, label: str) -> "Figure":
     figure = Figure(figsize=(2.0 + 0.35 * len(groups) * (len(rows) + 1), 3.8), layout="constrained")
     axes = figure.subplots()
     width = 0.8 / max(len(rows), 1)
-    for number, row in enumerate(rows):
+    for column, row in enumerate(rows):
         found = [(place, group[row]) for place, group in enumerate(groups.values()) if row in group]
         axes.bar(
-            [place + (number - (len(rows) - 1) / 2) * width for place, _ in found],
+            [place + (column - (len(rows) - 1) / 2) * width for place, _ in found],
             [100 * each.mean for _, each in found],
             width,
             yerr=[100 * (each.deviation or 0.0) for _, each in found],
