@@ -11,5 +11,7 @@ MODULES = (
     "dino",
     "contrastive",
     "lejepa",
+    "fixmatch",
+    "noisy_student",
 )
 OBJECTIVES = Registry(ObjectiveKind, "objective", "vitlab.objectives", "OBJECTIVE", MODULES)
