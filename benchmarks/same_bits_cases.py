@@ -127,6 +127,7 @@ CASES = (
     _train("sasa", "sasa-26-imagenet", DIGITS, "--model.source sasa-digits --no-compile"),
     _train("non-local", "nonlocal-r50-imagenet", DIGITS, "--model.source nonlocal-digits --no-compile"),
     _train("views", "dino-digits"),
+    _train("few-labels", "fixmatch-digits"),
     Case("transfer", f"finetune --data digits --model {TRAINED_VIT} --steps 12 --device cpu"),
 )
 

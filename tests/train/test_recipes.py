@@ -47,7 +47,7 @@ def test_a_recipe_trains(name: str, small_set: Path, tmp_path: Path) -> None:
     if recipe.model.pretrained:
         source = str(tmp_path / "trained")
         save(create("vit-digits", num_classes=3 if recipe.model.keep_head else 10), source)
-    if recipe.objective.name == "distillation":
+    if recipe.objective.name in ("distillation", "noisy-student"):
         save(create("vit-digits", num_classes=3), tmp_path / "teacher")
         recipe = changed(recipe, **{"objective.teacher": str(tmp_path / "teacher")})
     if recipe.objective.name == "mae":

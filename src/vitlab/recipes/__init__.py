@@ -13,6 +13,7 @@ from vitlab.recipes import (
     convolutional,
     deit,
     experts,
+    few_labels,
     finetuning,
     masked,
     modern,
@@ -37,6 +38,7 @@ RECIPES: dict[str, Callable[[], Recipe]] = {
     **box.RECIPES,
     **masked.RECIPES,
     **views.RECIPES,
+    **few_labels.RECIPES,
 }
 
 

@@ -23,5 +23,6 @@ STUDIES = Registry(
         "self_supervision",
         "vtab_groups",
         "bias",
+        "noisy_student",
     ),
 )
