@@ -67,7 +67,9 @@ def _recipes(scale: str, options: NoisyStudentOptions) -> "tuple[Recipe, Recipe]
         supervised, student = replace(supervised, data=data), replace(student, data=data)
     asked = {"labels": options.labels, "threshold": options.threshold, "quota": options.quota}
     given = {name: value for name, value in asked.items() if value is not None}
-    model = replace(student.model, set=(*student.model.set, *options.student))
+    own = {field.partition("=")[0] for field in options.student}
+    kept = (field for field in student.model.set if field.partition("=")[0] not in own)
+    model = replace(student.model, set=(*kept, *options.student))
     return supervised, _changed(replace(student, model=model), **given)
 
 
