@@ -139,6 +139,7 @@ CASES = (
         "--objective.hierarchy ../data/tree.csv --model.image-size 8 --augmentation.pad 1 --no-compile",
     ),
     _train("generation", "transgan-digits"),
+    _train("few-labels", "fixmatch-digits"),
     Case("transfer", f"finetune --data digits --model {TRAINED_VIT} --steps 12 --device cpu"),
 )
 

@@ -28,6 +28,7 @@ from vitlab.data.augmentation import Augmentation
 from vitlab.data.batch import Batch, Stream
 from vitlab.data.loading.order import Order
 from vitlab.data.open import open_data
+from vitlab.data.sources.holdout import labelled_part_of_train
 from vitlab.data.streams import StreamPlan, View
 from vitlab.models.contract import Model
 from vitlab.models.vit import ViTConfig
@@ -106,6 +107,26 @@ OPTIONS: dict[str, dict[str, Any]] = {
         "critic_heads": 2,
         "augment": ["translation", "cutout"],
     },
+    "fixmatch": {
+        "policy": "trivial",
+        "num_ops": 1,
+        "magnitude": 5.0,
+        "erase": 0.5,
+        "erase_area": [0.05, 0.2],
+        "threshold": 0.4,
+        "ratio": 2,
+        "weight": 0.5,
+        "temperature": 0.5,
+    },
+    "noisy-student": {
+        "teacher": "TEACHER",
+        "labels": "hard",
+        "temperature": 0.5,
+        "threshold": 0.2,
+        "quota": 20,
+        "copies": "one",
+        "ratio": 2,
+    },
     MAE: {"mask_ratio": 0.5, "width": 32},
 }
 # what is another than for most: a model that makes images, and its task; labels are not looked at
@@ -165,6 +186,8 @@ def built(name: str, here: Path, **fields: Any) -> tuple[ObjectiveKind, Model, O
         torch.manual_seed(0)
         model = vitlab.create("transgan-digits", depths=(1, 1), width=32, latent_dim=4)
     dataset = open_data(here / "small.npz")
+    if kind.objective.needs_unlabelled:
+        dataset = labelled_part_of_train(dataset, 0.5)
 
     def criterion() -> Criterion:
         return Classification().criterion(Loss(), dataset, dataset.splits["train"])
@@ -178,11 +201,11 @@ def batch_of(objective: Objective, here: Path, num: int = 6) -> Batch:
     generator = torch.Generator().manual_seed(0)
     split = open_data(here / "small.npz").splits["train"]
     main = StreamPlan("train", split, Order(0, len(split)), num, (View(Augmentation(), (8, 8)),), num_classes=3)
-    labels = {"label": torch.eye(3)[torch.arange(num) % 3]}
     streams: dict[str, Stream] = {}
     for plan in objective.streams(main):
-        views = tuple(torch.randn(num, 3, *view.size, generator=generator) for view in plan.views)
-        streams[plan.name] = Stream(views, labels, torch.arange(num))
+        places = torch.arange(plan.batch_size)
+        views = tuple(torch.randn(plan.batch_size, 3, *view.size, generator=generator) for view in plan.views)
+        streams[plan.name] = Stream(views, {"label": torch.eye(3)[places % 3]}, places)
     return Batch(streams)
 
 
@@ -191,7 +214,8 @@ def recipe_for(name: str, here: Path, **fields: object) -> Recipe:
     plain = {"augmentation.mixup": 0.0, "augmentation.cutmix": 0.0, "model.dropout": 0.0, "model.drop_path": 0.0}
     sgd = {"optimizer.name": "sgd", "optimizer.weight_decay": 0.0, "optimizer.lr": 0.05}
     steps = {"schedule.total": "8 steps", "schedule.warmup": "2 steps", "keep": "last", "evaluate_every": "4 steps"}
-    wanted = plain | sgd | steps | {"checkpoint_every": "3 steps"} | MODELS.get(name, {}) | fields
+    few = {"data.labelled": 0.5} if OBJECTIVES.find(name).objective.needs_unlabelled else {}
+    wanted = plain | sgd | steps | few | {"checkpoint_every": "3 steps"} | MODELS.get(name, {}) | fields
     short = changed(short_recipe(here / "small.npz"), **wanted)
     task = TASKS_OF.get(name, short.task)
     return dataclasses.replace(short, objective=Choice(name, options(name, here)), task=task)
@@ -349,7 +373,7 @@ def _gradients(called: Any, learner: Learner, batch: Batch, phase: str) -> dict[
 @every
 def test_without_labels(name: str, here: Path, tmp_path: Path) -> None:
     """Who learns labels refuses images that have none, in one sentence; who does not trains on them."""
-    recipe = recipe_for(name, here, **{"data.source": str(here / "flat"), "batch_size": 4})
+    recipe = recipe_for(name, here, **{"data.source": str(here / "flat"), "data.labelled": 1.0, "batch_size": 4})
     if OBJECTIVES.find(name).objective.scores_task and name not in TASKS_OF:
         with pytest.raises(DataError, match="has no labels, and a classifier learns from labels") as caught:
             session.train(recipe, tmp_path / "run", device="cpu", show=False)

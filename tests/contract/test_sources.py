@@ -12,9 +12,10 @@ import pytest
 from PIL import Image
 
 from vitlab.core.errors import Error
-from vitlab.data.contract import DataSet, Masks, Values
+from vitlab.data.contract import DataSet, Masks, Split, Values
 from vitlab.data.decoding import decode, read_mask
 from vitlab.data.open import SOURCES
+from vitlab.data.sources.holdout import fraction_of_train, labelled_part_of_train
 from vitlab.data.sources.published.eurosat import CLASSES as EUROSAT
 from vitlab.data.sources.source import Published
 
@@ -310,6 +311,25 @@ def test_its_images_travel_to_workers(name: str, tmp_path: Path) -> None:
             for i in (0, len(images) - 1):
                 assert again.where(i) == images.where(i)
                 np.testing.assert_array_equal(again.read(i), images.read(i))
+
+
+@every
+def test_few_of_its_labels_and_all_of_its_images(name: str, tmp_path: Path) -> None:
+    dataset = read(name, MAKERS[name](tmp_path / "one", LABELS)[0])
+    few, part = labelled_part_of_train(dataset, 0.5), fraction_of_train(dataset, 0.5)
+
+    def places(split: Split) -> list[str]:
+        return [split.images.where(i) for i in range(len(split))]
+
+    train, unlabelled = few.splits["train"], few.splits["unlabelled"]
+    assert 0 < len(train) < len(unlabelled)
+    assert places(train) == places(part.splits["train"])
+    assert train.targets.keys() == dataset.splits["train"].targets.keys()
+    assert places(unlabelled) == places(dataset.splits["train"])
+    assert unlabelled.targets == {}
+    assert len({few.fingerprint, part.fingerprint, dataset.fingerprint}) == 3
+    again = pickle.loads(pickle.dumps(unlabelled))
+    np.testing.assert_array_equal(again.images.read(1), unlabelled.images.read(1))
 
 
 @written

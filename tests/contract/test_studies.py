@@ -24,7 +24,8 @@ TRAINING = [name for name in NAMES if STUDIES.find(name).scales]  # a study with
 INVENTED = [name for name in TRAINING if name != "bias"]  # which looks into the networks that it trained
 SHORT = ("positions", "optimizers", "resolution")  # a grid, one with a choice, and one whose runs follow others
 ALL = [pytest.param(name, marks=() if name in SHORT else pytest.mark.slow) for name in INVENTED]
-LARGER = [name for name in INVENTED if name != "vtab-groups"]  # which needs VTAB there
+# vtab-groups needs VTAB there
+LARGER = [(name, scale) for name in INVENTED if name != "vtab-groups" for scale in STUDIES.find(name).scales[1:]]
 
 
 @pytest.fixture
@@ -95,8 +96,7 @@ def test_its_result(name: str, tmp_path: Path, inventing: Inventing) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("scale", ["cifar", "tiny-imagenet", "imagenet"])
-@pytest.mark.parametrize("name", LARGER)
+@pytest.mark.parametrize(("name", "scale"), LARGER)
 def test_all_scales(name: str, scale: str, tmp_path: Path, inventing: Inventing) -> None:
     """Every model and recipe of a larger scale can be built; the paper's take gigabytes."""
     with pictures(tmp_path / "set.npz", 32) as data:

@@ -61,7 +61,7 @@ def test_a_recipe_trains(name: str, small_set: Path, tmp_path: Path) -> None:
         source, experts = str(tmp_path / "trained"), any(each.startswith("capacity=") for each in recipe.model.set)
         num_classes = 3 if recipe.model.keep_head else 10
         save(create("vmoe-digits" if experts else "vit-digits", num_classes=num_classes), source)
-    if recipe.objective.name == "distillation":
+    if recipe.objective.name in ("distillation", "noisy-student"):
         save(create("vit-digits", num_classes=3), tmp_path / "teacher")
         recipe = changed(recipe, **{"objective.teacher": str(tmp_path / "teacher")})
     if recipe.objective.name == "semantic-softmax":

@@ -33,13 +33,18 @@ def bar(*, transient: bool = False) -> "Progress":
 @contextlib.contextmanager
 def stage(title: str, *, shown: bool = True, transient: bool = False) -> Iterator[Progressing]:
     """Say what begins, and give a function that shows how far it is."""
-    title, begun, first = one_line(title), time.monotonic(), list[tuple[float, int]]()
+    title, begun, reports = one_line(title), time.monotonic(), list[tuple[float, int]]()
 
     def left(done: int, total: int) -> str:
-        """The time for the rest at the pace since the first report, before which there is much to make ready."""
+        """The time for the rest at the pace since the first report, before which there is much to make ready.
+
+        Where fewer are done than before, something else is counted now, and the pace is its own.
+        """
         now = time.monotonic()
-        first.extend([] if first else [(now, done)])
-        since, before = first[0]
+        if reports and done < reports[-1][1]:
+            reports.clear()
+        reports[1:] = [(now, done)]  # the first and the last
+        since, before = reports[0]
         return f"{clock((now - since) / (done - before) * (total - done))} left" if before < done < total else ""
 
     if not shown:

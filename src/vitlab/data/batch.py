@@ -1,5 +1,6 @@
 """What a step of training gets: named streams of samples, each with its views, targets and places."""
 
+import itertools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import final
@@ -56,8 +57,17 @@ class Batch:
         return len(self.first)
 
     def parts(self, num: int) -> list["Batch"]:
-        """The batch cut into parts, for accumulation; the last may be smaller."""
-        chunks = [tensor.chunk(num) for tensor in self.tensors()]
+        """The batch cut into parts, for accumulation; the last may be smaller.
+
+        Every stream is cut in the proportions of the first: where it has so many times the samples, means over it add
+        up as those over the first do.
+        """
+        ends = list(itertools.accumulate(len(chunk) for chunk in self.places.chunk(num)))[:-1]
+        chunks: list[tuple[Tensor, ...]] = []
+        for stream in self.streams.values():
+            own = [end * len(stream) // len(self) for end in ends]
+            tensors = (*stream.views, *stream.targets.values(), stream.places)
+            chunks += [tensor.tensor_split(own) for tensor in tensors]
         return [self.with_tensors(part) for part in zip(*chunks, strict=True)]
 
     def tensors(self) -> list[Tensor]:

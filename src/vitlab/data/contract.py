@@ -69,6 +69,7 @@ class Masks:
         return Masks(Subset(self.images, indices), self.classes, self.table)
 
 
+UNLABELLED = "unlabelled"  # the split of images to learn from without labels: it has no targets
 IGNORED = 255  # the class number of pixels that belong to no class
 Target: TypeAlias = Values | Masks
 
@@ -140,6 +141,33 @@ class Subset:
         return self.images.where(int(self.indices[index]))
 
 
+@final
+@dataclass(frozen=True)
+class Joined:
+    """The images of several collections, one after the other."""
+
+    collections: tuple[Images, ...]
+
+    def __len__(self) -> int:
+        return sum(map(len, self.collections))
+
+    def read(self, index: int) -> bytes | Array:
+        images, place = self._find(index)
+        return images.read(place)
+
+    def where(self, index: int) -> str:
+        images, place = self._find(index)
+        return images.where(place)
+
+    def _find(self, index: int) -> tuple[Images, int]:
+        place = range(len(self))[index]
+        for images in self.collections:
+            if place < len(images):
+                return images, place
+            place -= len(images)
+        raise AssertionError
+
+
 @dataclass(frozen=True)
 class DataSet:
     """Classes and splits. `fingerprint` changes when what a run would read changes: names, sizes, labels, counts.
@@ -149,7 +177,7 @@ class DataSet:
 
     name: str
     classes: tuple[str, ...]
-    splits: Mapping[str, Split]  # of 'train', 'val' and 'test', those that are there
+    splits: Mapping[str, Split]  # of 'train', 'val', 'test' and 'unlabelled', those that are there
     fingerprint: str
     notes: tuple[str, ...] = field(default=())  # what was understood or left out, in sentences
     fixed_classes: bool = False  # the task names its classes and its images: train may lack some that test has
@@ -158,6 +186,11 @@ class DataSet:
     @property
     def num_classes(self) -> int:
         return len(self.classes)
+
+    @property
+    def undivided(self) -> bool:
+        """Whether nothing is held out: there is train, and beside it at most images without labels."""
+        return set(self.splits) - {UNLABELLED} == {"train"}
 
     @property
     def multi_label(self) -> bool:

@@ -16,7 +16,7 @@ from jaxtyping import Float
 from PIL import Image
 
 from vitlab.core.errors import ImageError
-from vitlab.data.contract import Array, DataSet, Split
+from vitlab.data.contract import UNLABELLED, Array, DataSet, Split
 from vitlab.data.decoding import decode
 
 SIDE: Final = 16
@@ -49,13 +49,14 @@ class Pair:
 
     @property
     def leaks(self) -> bool:
-        """Whether a picture is in two parts: what is measured on it was learned by heart."""
-        return self.first.split != self.second.split
+        """Whether a picture is in two parts, of which one is measured on: it was learned by heart."""
+        return self.first.split != self.second.split and {self.first.split, self.second.split} != {"train", UNLABELLED}
 
     @property
     def disagrees(self) -> bool:
         """Whether the same picture has two labels, of which one at least is wrong."""
-        return self.first.label != self.second.label
+        labels = (self.first.label, self.second.label)
+        return None not in labels and labels[0] != labels[1]
 
 
 def find_copies(

@@ -18,6 +18,7 @@ from vitlab.data.description import Description, Unreadable, describe, scan
 from vitlab.data.sources import arranged, folder, hub, shards
 from vitlab.data.sources.holdout import hold_out
 from vitlab.data.sources.source import Published, Source
+from vitlab.data.sources.unlabelled import with_unlabelled
 from vitlab.data.sources.wording import few
 
 __all__ = ["SOURCES", "Description", "Unreadable", "describe", "hold_out", "names", "open_data", "scan"]
@@ -76,7 +77,7 @@ def open_data(data: str | os.PathLike[str], *, val_fraction: float = 0.1, seed: 
     if not 0 <= val_fraction < 1:
         raise DataError(f"The fraction held out for validation must be at least 0 and below 1, not {val_fraction}.")
     dataset = _find(data)
-    if set(dataset.splits) == {"train"}:
+    if dataset.undivided:
         dataset = hold_out(dataset, val_fraction, seed)
     return _checked(dataclasses.replace(dataset, classes=with_words(dataset.classes)))
 
@@ -257,6 +258,7 @@ def _plain(name: str) -> str:
 
 
 def _said(dataset: DataSet, source: Source, path: Path) -> DataSet:
+    dataset = with_unlabelled(dataset, path)
     return dataclasses.replace(dataset, notes=(f"Read as {source.kind}: {path}.", *dataset.notes))
 
 

@@ -2,8 +2,6 @@
 
 import contextlib
 import dataclasses
-import hashlib
-import json
 import logging
 from collections.abc import Callable, Iterator, Sequence
 from typing import Literal, TypeAlias
@@ -11,20 +9,18 @@ from typing import Literal, TypeAlias
 import torch
 from torch import Tensor
 
-from vitlab.core.config import check_value, to_dict
+from vitlab.core.config import check_value
 from vitlab.core.imagenet import imagenet_classes, wordnet_id
 from vitlab.core.preprocess import Preprocess
 from vitlab.evaluation.contract import EvaluationError, Subject
 from vitlab.models.contract import Model, evaluating
-from vitlab.models.create import family_name
+from vitlab.models.fingerprint import model_fingerprint
 from vitlab.models.generator import need_images
 
 Precision: TypeAlias = Literal["float32", "bf16"]
 Function: TypeAlias = Callable[[Tensor], Tensor]
 log = logging.getLogger("vitlab")
 
-# fields that came later, as all models had them before: no part of a fingerprint
-LATER = (("head", "pooled"), ("rotary", False))
 FEATURES = "measure its features (fewshot, linear, knn)"  # what can be done without the data's classes
 
 
@@ -101,19 +97,6 @@ def subject_from(
         labels=labels,
         device=device,
     )
-
-
-def model_fingerprint(model: Model, precision: Precision = "float32") -> str:
-    """A hash of a model's configuration, of every tensor's bytes, and of the precision that it is computed in."""
-    config = {name: value for name, value in to_dict(model.config).items() if (name, value) not in LATER}
-    settings = {"family": family_name(model.config), "config": config, "precision": precision}
-    digest = hashlib.blake2b(json.dumps(settings, sort_keys=True).encode(), digest_size=16)
-    for name, value in sorted(model.state_dict().items()):
-        digest.update(f"{name} {value.dtype} {tuple(value.shape)}".encode())
-        flat = value.detach().cpu().contiguous().flatten()
-        if flat.numel():
-            digest.update(flat.view(torch.uint8).numpy())
-    return digest.hexdigest()
 
 
 def for_classes(subject: Subject, classes: Sequence[str], *, otherwise: str = FEATURES) -> tuple[Subject, str]:

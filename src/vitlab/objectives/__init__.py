@@ -13,5 +13,7 @@ MODULES = (
     "lejepa",
     "semantic_softmax",
     "transgan",
+    "fixmatch",
+    "noisy_student",
 )
 OBJECTIVES = Registry(ObjectiveKind, "objective", "vitlab.objectives", "OBJECTIVE", MODULES)

@@ -3,6 +3,7 @@
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, ClassVar, TypeAlias, final
 
 from jaxtyping import Float
@@ -65,6 +66,7 @@ class Objective(nn.Module, ABC):
     capturable: ClassVar[bool] = True  # whether its step is the same work every time, decided on the device alone
     only_calls: ClassVar[bool] = False  # whether its loss calls the model and never looks at its parameters
     whole_batch: ClassVar[bool] = False  # whether its loss is over a whole batch, so that parts do not add up to it
+    needs_unlabelled: ClassVar[bool] = False  # whether it reads the data's unlabelled images beside the labelled ones
     scores_task: ClassVar[bool] = True  # whether the model answers the task, so that the task's score selects
 
     @abstractmethod
@@ -128,6 +130,7 @@ class Setting:
     dataset: DataSet
     target: str  # the target that the task learns
     criterion: Callable[[], Criterion]  # the task's loss; an error where the data lacks what it needs
+    folder: Path | None = None  # the run's, for what is computed once before it starts
 
 
 @final

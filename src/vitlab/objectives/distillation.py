@@ -137,11 +137,11 @@ def build(options: DistillationOptions, setting: Setting) -> Distillation:
         kind=options.kind,
         alpha=options.alpha,
         tau=options.tau,
-        order=_order(options.teacher, teacher, setting.dataset),
+        order=class_order(options.teacher, teacher, setting.dataset),
     )
 
 
-def _order(source: str, teacher: Model, dataset: DataSet) -> list[int] | None:
+def class_order(source: str, teacher: Model, dataset: DataSet) -> list[int] | None:
     """Where the data's classes are among the teacher's; None where they are in the same order, or it names none."""
     if teacher.config.num_classes != dataset.num_classes:
         raise ConfigError(

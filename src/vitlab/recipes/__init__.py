@@ -14,6 +14,7 @@ from vitlab.recipes import (
     convolutional,
     deit,
     experts,
+    few_labels,
     finetuning,
     generation,
     leaderboards,
@@ -47,6 +48,7 @@ RECIPES: dict[str, Callable[[], Recipe]] = {
     **sam.RECIPES,
     **semantic.RECIPES,
     **generation.RECIPES,
+    **few_labels.RECIPES,
 }
 
 

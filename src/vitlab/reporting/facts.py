@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from vitlab.core.imagenet import with_words
-from vitlab.data.contract import DataSet
+from vitlab.data.contract import UNLABELLED, DataSet
 from vitlab.evaluation.cost import Spent
 from vitlab.reporting.inside import Inside
 from vitlab.reporting.purpose import Purpose
@@ -43,8 +43,10 @@ class Facts:
 
     @property
     def num_train(self) -> int | None:
-        train = self.dataset.splits.get("train") if self.dataset else None
-        return None if train is None else len(train)
+        """Images that the model learned from; beside labels, there may be more without."""
+        splits = self.dataset.splits if self.dataset else {}
+        learned = (splits.get(UNLABELLED) if self.purpose.headless else None) or splits.get("train")
+        return None if learned is None else len(learned)
 
     @property
     def epoch_steps(self) -> float | None:

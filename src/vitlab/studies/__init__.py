@@ -24,5 +24,6 @@ STUDIES = Registry(
         "vtab_groups",
         "bias",
         "leaderboard",
+        "noisy_student",
     ),
 )

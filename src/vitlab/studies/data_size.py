@@ -183,6 +183,11 @@ def _order(other: str, at_least: float, at_most: float) -> str:
         return (
             f"Half of the paper's order holds against the {other}: the ViT is level on little data, and above on much."
         )
+    if at_least < at_most < 0:
+        gaps = f"{-100 * at_least:.1f} points behind it on the least data, {-100 * at_most:.1f} on the most"
+        return (
+            f"The ViT comes nearer to the {other} with more data ({gaps}); where it would overtake is not reached here."
+        )
     return f"The paper's order (the ViT below on little data, above on much) is not seen here against the {other}."
 
 

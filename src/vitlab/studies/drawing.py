@@ -3,6 +3,7 @@
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
+from vitlab.core.words import number
 from vitlab.studies.findings import Sample
 
 if TYPE_CHECKING:
@@ -47,6 +48,7 @@ def lines(
 ) -> "Figure":
     """A panel per measure, in it a line per family along a logarithmic axis; bars are standard deviations."""
     from matplotlib.figure import Figure
+    from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 
     figure = Figure(figsize=(1.0 + 4.2 * len(panels), 3.8), layout="constrained")
     for axes, (title, series) in zip(figure.subplots(1, len(panels), squeeze=False)[0], panels.items(), strict=True):
@@ -60,6 +62,9 @@ def lines(
                 label=name,
             )
         axes.set_xscale("log")
+        axes.xaxis.set_major_locator(LogLocator(subs=(1, 3)))  # more would run into each other
+        axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: number(value)))
+        axes.xaxis.set_minor_formatter(NullFormatter())
         axes.set_xlabel(across)
         axes.set_ylabel(label)
         axes.set_title(title, fontsize=10)
@@ -77,10 +82,10 @@ def bars(groups: Mapping[str, Mapping[str, Sample]], *, label: str) -> "Figure":
     figure = Figure(figsize=(2.0 + 0.35 * len(groups) * (len(rows) + 1), 3.8), layout="constrained")
     axes = figure.subplots()
     width = 0.8 / max(len(rows), 1)
-    for number, row in enumerate(rows):
+    for column, row in enumerate(rows):
         found = [(place, group[row]) for place, group in enumerate(groups.values()) if row in group]
         axes.bar(
-            [place + (number - (len(rows) - 1) / 2) * width for place, _ in found],
+            [place + (column - (len(rows) - 1) / 2) * width for place, _ in found],
             [100 * each.mean for _, each in found],
             width,
             yerr=[100 * (each.deviation or 0.0) for _, each in found],

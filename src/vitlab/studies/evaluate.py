@@ -50,7 +50,7 @@ def _open(data: str, run_folder: str | None) -> DataSet:
     if seen is not None:
         return seen
     dataset = open_data(data, val_fraction=0)
-    return divide_by_class(dataset, DataChoice.val_fraction) if set(dataset.splits) == {"train"} else dataset
+    return divide_by_class(dataset, DataChoice.val_fraction) if dataset.undivided else dataset
 
 
 def _open_unseen(data: str, run_folder: str | None) -> DataSet | None:
@@ -58,7 +58,7 @@ def _open_unseen(data: str, run_folder: str | None) -> DataSet | None:
     if run_folder is not None and _open_seen(data, Path(run_folder)) is not None:
         return None
     dataset = open_data(data, val_fraction=0)
-    if set(dataset.splits) != {"train"}:
+    if not dataset.undivided:
         return None
     note = (
         f"All {len(dataset.splits['train']):,} images are measured, since no record says that the model was trained on"

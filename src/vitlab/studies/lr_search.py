@@ -12,7 +12,7 @@ import torch
 from vitlab.core.config import to_dict
 from vitlab.data.augmentation import Augmentation
 from vitlab.evaluation.contract import EvaluationError, Metric, Unit
-from vitlab.evaluation.subject import model_fingerprint
+from vitlab.models.fingerprint import model_fingerprint
 from vitlab.recipes.finetuning import finetune_recipe
 from vitlab.studies.grid import Grid, Tally, Train, open_grid
 from vitlab.training.recipe import Recipe

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from vitlab.core.errors import ConfigError, DataError
-from vitlab.data.contract import DataSet, Split
+from vitlab.data.contract import UNLABELLED, DataSet, Split
 from vitlab.models.contract import Model
 from vitlab.objectives.contract import Criterion
 from vitlab.objectives.cross_entropy import Loss
@@ -124,9 +124,9 @@ class TaskKind:
 
 
 def need_target(task: Task, name: str, dataset: DataSet) -> None:
-    """Refuse splits that lack the task's target."""
-    for split in dataset.splits.values():
-        if task.target not in split.targets:
+    """Refuse splits that lack the task's target, but for the one that is to lack it."""
+    for part, split in dataset.splits.items():
+        if part != UNLABELLED and task.target not in split.targets:
             there = ", ".join(sorted(split.targets)) or "no targets at all"
             raise DataError(f"{dataset.name}: {name} needs a {task.target} for each image, and there are {there}.")
 

@@ -58,7 +58,7 @@ class CollapseAlarm(Hook):
             return scores
         measured = {STD: feature_std(held), RANK: effective_rank(held)}
         if labels is not None:
-            bank, known = self._features("train", self.parts.train, BANK)
+            bank, known = self._features("train", self.parts.neighbours, BANK)
             assert known is not None
             ks, classes = [min(NEIGHBOURS, len(known))], self.num_classes
             [right] = knn_accuracy(bank.numpy(), known, held.numpy(), labels, ks=ks, num_classes=classes).tolist()

@@ -7,12 +7,13 @@ from typing import Any
 
 import torch
 
-from vitlab.core.errors import ConfigError, Error
+from vitlab.core.errors import ConfigError, DataError, Error
 from vitlab.core.random import torch_seed
-from vitlab.data.contract import DataSet, Split
+from vitlab.core.registry import is_permitted
+from vitlab.data.contract import UNLABELLED, DataSet, Split
 from vitlab.data.open import hold_out, open_data
 from vitlab.data.sources.arranged import PREFIX, arrange
-from vitlab.data.sources.holdout import divide_by_class, fraction_of_train
+from vitlab.data.sources.holdout import divide_by_class, fraction_of_train, labelled_part_of_train
 from vitlab.data.sources.published.imagenet import REPORTED_ON_VAL
 from vitlab.models.contract import Model
 from vitlab.objectives import OBJECTIVES, collapse
@@ -29,9 +30,15 @@ from vitlab.training.schedules import ResolvedSchedule, resolve
 class Parts:
     """What is trained on, what selects, and what is only reported on."""
 
-    train: Split
+    train: Split  # for an objective without labels, the unlabelled images where there are some
     val: Split | None
     test: Split | None
+    labelled: Split | None = None  # the set's train part, where the run is trained on unlabelled images instead
+
+    @property
+    def neighbours(self) -> Split:
+        """Training images, with their labels where they have any."""
+        return self.labelled or self.train
 
 
 @dataclass(frozen=True)
@@ -88,7 +95,9 @@ class Plan:
         def criterion() -> Criterion:
             return self.task.criterion(recipe.loss, self.dataset, self.parts.train)
 
-        setting = Setting(model=model, dataset=self.dataset, target=self.task.target, criterion=criterion)
+        setting = Setting(
+            model=model, dataset=self.dataset, target=self.task.target, criterion=criterion, folder=self.folder
+        )
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(torch_seed(recipe.seed, "objective"))
             return kind.build(options, setting)
@@ -107,9 +116,15 @@ def _objective_type(recipe: Recipe, given: Given) -> type[Objective]:
 
 def make_plan(recipe: Recipe, folder: Path, dataset: DataSet, given: Given) -> Plan:
     """The plan of a run over a data set that was opened for it."""
-    task, parts = task_of(recipe), divide(dataset)
-    if _objective_type(recipe, given).scores_task:
+    task, objective = task_of(recipe), _objective_type(recipe, given)
+    parts = divide(dataset, labels=objective.scores_task)
+    if objective.scores_task:
         task.check(dataset)
+    if objective.needs_unlabelled and UNLABELLED not in dataset.splits:
+        raise DataError(
+            f"{recipe.objective.name} learns from images without labels too, and {dataset.name} has none: keep a part"
+            " of the labels only (--data.labelled 0.1), or put images into a folder unlabelled/ beside train/."
+        )
     if recipe.patience is not None and parts.val is None:
         raise ConfigError("patience waits for a better score on a held-out part, and there is none: hold one out.")
     pace = Pace(recipe.batch_size, len(parts.train))
@@ -137,18 +152,21 @@ def task_of(recipe: Recipe) -> Task:
     return kind.build(options)
 
 
-def divide(dataset: DataSet) -> Parts:
-    """The parts of a set, of which there is one to train on."""
+def divide(dataset: DataSet, *, labels: bool = True) -> Parts:
+    """The parts of a set, of which there is one to train on; without labels, the unlabelled images where it has any."""
     train = dataset.splits.get("train")
     if train is None or len(train) == 0:
         raise Error(f"{dataset.name} has no training images.")
-    return Parts(train, dataset.splits.get("val"), dataset.splits.get("test"))
+    val, test, unlabelled = (dataset.splits.get(name) for name in ("val", "test", UNLABELLED))
+    return Parts(train, val, test) if labels or not unlabelled else Parts(unlabelled, val, test, labelled=train)
 
 
 def open_parts(recipe: Recipe) -> DataSet:
-    """The recipe's data: all parts that it needs, and of train the fraction that it wants."""
+    """The recipe's data: all parts that it needs, of train the fraction that it wants, and of that the labels."""
     dataset = _all_parts(recipe)
-    return fraction_of_train(dataset, recipe.data.fraction) if "train" in dataset.splits else dataset
+    if "train" not in dataset.splits:
+        return dataset
+    return labelled_part_of_train(fraction_of_train(dataset, recipe.data.fraction), recipe.data.labelled)
 
 
 def _all_parts(recipe: Recipe) -> DataSet:
@@ -160,9 +178,10 @@ def _all_parts(recipe: Recipe) -> DataSet:
     source = f"{PREFIX}{data.parts}:{data.source}" if data.parts else data.source
     by_class = data.division == "class"
     dataset = open_data(source, val_fraction=0 if by_class else data.val_fraction)
-    if by_class and set(dataset.splits) == {"train"}:
+    if by_class and dataset.undivided:
         return divide_by_class(dataset, data.val_fraction)
-    if dataset.name in REPORTED_ON_VAL and recipe.data.val_fraction and set(dataset.splits) == {"train", "val"}:
+    only_val = dataset.splits.keys() - {UNLABELLED} == {"train", "val"}
+    if dataset.name in REPORTED_ON_VAL and recipe.data.val_fraction and only_val:
         dataset = arrange(dataset, {"train": ("train",), "test": ("val",)})
     if "val" not in dataset.splits and "train" in dataset.splits:
         dataset = hold_out(dataset, recipe.data.val_fraction)
@@ -171,7 +190,10 @@ def _all_parts(recipe: Recipe) -> DataSet:
 
 def planned_steps(recipe: Recipe, dataset: DataSet) -> tuple[int, int | None]:
     """How many steps a recipe makes over a data set, and after which of them nothing is mixed any more, if any."""
-    pace, how = Pace(recipe.batch_size, len(divide(dataset).train)), recipe.augmentation
+    name = recipe.objective.name
+    known = is_permitted(name) and not name.startswith(GIVEN)  # of another's objective no more is known here
+    parts = divide(dataset, labels=not known or _objective_type(recipe, Given()).scores_task)
+    pace, how = Pace(recipe.batch_size, len(parts.train)), recipe.augmentation
     total = resolve(recipe.schedule, pace).total
     mixed = steps(how.mix_until, pace, total=total)
     return total, mixed if (how.mixup or how.cutmix) and 0 < mixed < total else None

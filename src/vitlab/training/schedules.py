@@ -13,12 +13,14 @@ from vitlab.training.durations import Pace, parse, steps
 class Schedule:
     """Linear warm-up from zero, then a decay to `end` times the base rate.
 
-    linear, cosine: to the end of the run. rsqrt: sqrt(timescale / step), with a linear cool-down at the end.
+    linear, cosine: to the end of the run. quarter-cosine: cos(a t) with t from 0 to 1 and cos(a) = end, which is
+    FixMatch's cos(7 pi t / 16) with end 0.19509. rsqrt: sqrt(timescale / step), with a linear cool-down at the end.
     staircase: constant between `drops`, and times `drop` at each. A duration is like '2000 steps', '100 epochs',
     '1M images' or '5%' of the run; a bare number is steps.
     """
 
-    kind: Literal["linear", "cosine", "rsqrt", "constant", "staircase"] = "cosine"  # how the rate falls after warm-up
+    kind: Literal["linear", "cosine", "quarter-cosine", "rsqrt", "constant", "staircase"] = "cosine"
+    """How the rate falls after warm-up."""
     total: str = "100 epochs"  # the whole run: '100 epochs', '20k steps', '50M images'
     warmup: str = "5%"  # how long the rate rises from zero: '5%' of the run, '500 steps', '5 epochs'
     cooldown: str = "0 steps"  # rsqrt and constant: the linear fall at the end of the run, '10%' or '10k steps'
@@ -63,6 +65,8 @@ class ResolvedSchedule:
             return self.end + (1 - self.end) * (1 - done)
         if self.kind == "cosine":
             return self.end + (1 - self.end) * 0.5 * (1 + math.cos(math.pi * done))
+        if self.kind == "quarter-cosine":
+            return math.cos(math.acos(self.end) * done)
         if self.kind == "staircase":
             return max(self.drop ** sum(step >= at for at in self.drops), self.end)
         base = 1.0

@@ -19,9 +19,10 @@ from vitlab.data.description import describe
 from vitlab.data.jpeg import decoder_name
 from vitlab.data.loading.ring_buffer import SETTING, Damage
 from vitlab.data.streams import StreamPlan
-from vitlab.evaluation.subject import model_fingerprint
 from vitlab.models.contract import Model
+from vitlab.models.fingerprint import model_fingerprint
 from vitlab.models.outside import OutsideModel
+from vitlab.objectives import pseudo_labels
 from vitlab.objectives.shown import FOLDER as PREDICTIONS
 from vitlab.training import checkpoints, compiling, estimate, loop, lr_range
 from vitlab.training.adapters import hold_still
@@ -46,7 +47,8 @@ HOW = frozenset(
     | {f"data.{name}" for name in ("source", "workers", "resident", "max_unreadable")}
 )
 FILES = ("checkpoints", "model", "metrics.jsonl", "recipe.json", "environment.json", "data.json", "report.html")
-OWN = (*FILES, ARCHITECTURE, TRACKER, PREDICTIONS)  # what a run writes into its folder
+BEFORE = (pseudo_labels.FILE, pseudo_labels.COUNTS)  # made before a run begins; made anew where they are not its own
+OWN = (*FILES, ARCHITECTURE, TRACKER, PREDICTIONS, *BEFORE)  # what a run writes into its folder
 # what gloo's and NCCL's errors say when the other end is gone
 LOST_PEER = ("Connection closed by peer", "Connection reset by peer", "Broken pipe", "NCCL")
 
@@ -77,6 +79,8 @@ def train(
 
 def _is_taken(path: Path) -> bool:
     """Whether there is something that is not of a run that ended before it began."""
+    if path.name in BEFORE and path.is_file():
+        return False
     if path.name == "environment.json" and path.is_file():
         with contextlib.suppress(Error):
             return "recipe" not in read_json(path)

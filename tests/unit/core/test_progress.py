@@ -28,6 +28,14 @@ def test_without_a_terminal_a_stage_is_said_and_lines_follow(
     assert capsys.readouterr().err.splitlines() == [f"{said}.", f"{said}: 250/1,000  0:30 left"]
 
 
+def test_a_second_count_has_its_own_pace(time: list[float], capsys: pytest.CaptureFixture[str]) -> None:
+    with stage("study") as done:
+        for seconds, number in ((0.0, 1), (1000.0, 2), (1010.0, 1), (1030.0, 3)):
+            time[0] = seconds
+            done(number, 4 if seconds > 1000 else 2)
+    assert capsys.readouterr().err.splitlines()[-1] == "study: 3/4  0:10 left"
+
+
 def test_on_a_terminal_it_is_a_bar(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
     monkeypatch.setenv("COLUMNS", "100")

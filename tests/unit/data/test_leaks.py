@@ -7,6 +7,7 @@ import pytest
 from PIL import Image
 
 from vitlab.data import leaks
+from vitlab.data.copies import find_copies
 from vitlab.data.leaks import leaks_in_words
 from vitlab.data.open import open_data
 
@@ -51,3 +52,15 @@ def test_where_it_would_take_long_that_is_said(
     said = leaks_in_words(open_data(photos, val_fraction=0), str(photos))
     assert said is not None
     assert "were not looked for" in said
+
+
+def test_an_unlabelled_copy_of_a_training_picture_is_no_leak_and_one_of_a_test_picture_is(photos: Path) -> None:
+    (photos / "unlabelled").mkdir()
+    Image.open(photos / "train" / "a" / "00.png").save(photos / "unlabelled" / "0.png")
+    dataset = open_data(photos, val_fraction=0)
+    assert leaks_in_words(dataset, str(photos)) is None
+    assert [pair.disagrees for pair in find_copies(dataset)] == [False]
+    Image.open(photos / "test" / "a" / "00.png").save(photos / "unlabelled" / "1.png")
+    said = leaks_in_words(open_data(photos, val_fraction=0), str(photos))
+    assert said is not None
+    assert said.startswith("1 image of unlabelled is a copy of one in another part")

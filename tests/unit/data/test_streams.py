@@ -207,3 +207,18 @@ def test_what_cannot_be_is_a_sentence(make: Any, message: str) -> None:
     with pytest.raises(ConfigError, match=message) as raised:
         make()
     assert "\n" not in str(raised.value)
+
+
+@pytest.mark.parametrize("num", [2, 3, 4, 8])
+def test_a_batch_is_cut_in_the_proportions_of_its_first_stream(num: int) -> None:
+    """Also where neither is a multiple of the number of parts: 6 in 4 parts are three, and so are 6 times 7."""
+    other = plan(split_of(seed=1), name="unlabelled", batch_size=42, targets=())
+    batch = resident(plan(split_of()), other).batch(0)
+    parts = batch.parts(num)
+    assert [len(part) for part in parts] == [len(chunk) for chunk in torch.arange(6).chunk(num)]
+    assert all(len(part.streams["unlabelled"]) == 7 * len(part) for part in parts)
+    for name, stream in batch.streams.items():
+        for i, tensor in enumerate((*stream.views, *stream.targets.values(), stream.places)):
+            own = [part.streams[name] for part in parts]
+            found = [(*each.views, *each.targets.values(), each.places)[i] for each in own]
+            assert torch.equal(torch.cat(found), tensor)

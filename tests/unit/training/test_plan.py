@@ -1,5 +1,6 @@
 """What a run is to do, refused before anything is computed; and recipes of earlier versions."""
 
+import dataclasses
 from pathlib import Path
 from typing import Any
 
@@ -88,6 +89,41 @@ def test_an_objective_that_needs_none_takes_images_alone(unlabelled: Recipe) -> 
     model = build_model(plan)
     assert model.config.num_classes == 0
     assert plan.objective(model) is given.objective
+
+
+class Both(Alone):
+    """Reads images without labels beside those with."""
+
+    needs_unlabelled = True
+    scores_task = True
+
+
+def test_few_labels_are_an_epoch_and_without_labels_all_images_are(short: Recipe) -> None:
+    """92 images of train, of which 9 keep their labels; a step is 16 images."""
+    few = changed(short, **{"data.labelled": 0.1, "schedule.total": "40 epochs"})
+    labelled = plan_of(few)
+    assert (len(labelled.parts.train), len(labelled.parts.neighbours), labelled.schedule.total) == (9, 9, 22)
+    assert len(labelled.dataset.splits["unlabelled"]) == 92
+    given = Given(objective=Alone())
+    bare = plan_of(with_given(few, given), given)
+    assert (len(bare.parts.train), len(bare.parts.neighbours), bare.schedule.total) == (92, 9, 230)
+    assert bare.parts.train.targets == {}
+    assert planned_steps(few, labelled.dataset) == (22, None)
+    assert planned_steps(dataclasses.replace(few, objective=Choice("mae")), labelled.dataset) == (230, None)
+
+
+def test_who_reads_unlabelled_images_needs_some(short: Recipe) -> None:
+    given = Given(objective=Both())
+    recipe = with_given(short, given)
+    with pytest.raises(DataError, match=r"has none: keep a part of the labels only \(--data\.labelled 0\.1\), or put"):
+        plan_of(recipe, given)
+    plan_of(changed(recipe, **{"data.labelled": 0.5}), given)
+
+
+@pytest.mark.parametrize("value", [0.0, -0.1, 1.5, float("nan")])
+def test_a_labelled_part_is_a_fraction(short: Recipe, value: float) -> None:
+    with pytest.raises(ConfigError, match="labelled must be above 0 and at most 1"):
+        changed(short, **{"data.labelled": value})
 
 
 def test_the_tasks_head_and_loss_are_the_datas(short: Recipe) -> None:

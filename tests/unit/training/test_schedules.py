@@ -129,3 +129,15 @@ def test_a_duration_is_one_step_at_least_and_steps_are_whole() -> None:
     for text in ("0.05", "0.4 steps"):
         with pytest.raises(ConfigError, match="no part of a step; of the whole, write '5%'"):
             steps(text, pace, total=40)
+
+
+def test_a_quarter_cosine_is_fixmatchs() -> None:
+    """cos(7 pi t / 16) where it ends at cos(7 pi / 16); a quarter of a period where it ends at 0."""
+    end = math.cos(7 * math.pi / 16)
+    schedule = resolve(Schedule(kind="quarter-cosine", total="1000 steps", warmup="0 steps", end=end), PACE)
+    for step in (0, 1, 250, 500, 999, 1000):
+        assert schedule.factor(step) == pytest.approx(math.cos(7 * math.pi * step / 16 / 1000))
+    whole = resolve(Schedule(kind="quarter-cosine", total="100 steps", warmup="10 steps"), PACE)
+    assert whole.factor(4) == 0.5
+    assert whole.factor(55) == pytest.approx(math.sqrt(0.5))
+    assert whole.factor(100) == pytest.approx(0, abs=1e-12)

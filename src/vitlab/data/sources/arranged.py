@@ -2,48 +2,15 @@
 
 import dataclasses
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import final
 
 import numpy as np
 
 from vitlab.core.errors import DataError
-from vitlab.data.contract import Array, DataSet, Images, Masks, Split, Target, Values
-from vitlab.data.sources.holdout import identities
+from vitlab.data.contract import UNLABELLED, DataSet, Joined, Masks, Split, Target, Values
 from vitlab.data.sources.source import SPLITS, Digest
 
 PREFIX = "arranged:"
 ALL = "all"  # the part of a set that is all of it
-
-
-@final
-@dataclass(frozen=True)
-class Joined:
-    """The images of several collections, one after the other."""
-
-    collections: tuple[Images, ...]
-
-    def __len__(self) -> int:
-        return sum(map(len, self.collections))
-
-    def read(self, index: int) -> bytes | Array:
-        images, place = self._find(index)
-        return images.read(place)
-
-    def where(self, index: int) -> str:
-        images, place = self._find(index)
-        return images.where(place)
-
-    def identities(self) -> Array:
-        return np.concatenate([identities(images) for images in self.collections])
-
-    def _find(self, index: int) -> tuple[Images, int]:
-        place = range(len(self))[index]
-        for images in self.collections:
-            if place < len(images):
-                return images, place
-            place -= len(images)
-        raise AssertionError
 
 
 def arranged_name(data: str, **parts: Sequence[str]) -> str:
@@ -53,7 +20,7 @@ def arranged_name(data: str, **parts: Sequence[str]) -> str:
 
 
 def arrange(dataset: DataSet, parts: Mapping[str, Sequence[str]]) -> DataSet:
-    """The set with its parts arranged anew: {'train': ('train', 'val'), 'test': ('test',)}."""
+    """The set with its parts arranged anew: {'train': ('train', 'val'), 'test': ('test',)}; unlabelled images stay."""
     splits: dict[str, Split] = {}
     for part, of in parts.items():
         for name in of:
@@ -63,6 +30,8 @@ def arrange(dataset: DataSet, parts: Mapping[str, Sequence[str]]) -> DataSet:
         splits[part] = chosen[0] if len(chosen) == 1 else _join(chosen)
     digest = Digest(dataset.fingerprint, "arranged", *(f"{part}={'+'.join(of)}" for part, of in parts.items()))
     ordered = {split: splits[split] for split in SPLITS if split in splits}
+    if UNLABELLED in dataset.splits:
+        ordered[UNLABELLED] = dataset.splits[UNLABELLED]
     notes = [
         f"{part} is {' and '.join(of)} of the set as it was."
         for part, of in parts.items()
@@ -72,8 +41,8 @@ def arrange(dataset: DataSet, parts: Mapping[str, Sequence[str]]) -> DataSet:
 
 
 def with_all(dataset: DataSet) -> DataSet:
-    """The set with one part more, `all`, which is all of its parts."""
-    parts = list(dataset.splits.values())
+    """The set with one part more, `all`, which is all of its parts with labels."""
+    parts = [part for name, part in dataset.splits.items() if name != UNLABELLED]
     joined = parts[0] if len(parts) == 1 else _join(parts)
     return dataclasses.replace(
         dataset, splits={**dataset.splits, ALL: joined}, fingerprint=Digest(dataset.fingerprint, ALL).text()

@@ -14,6 +14,7 @@ from vitlab.core.files import near_paths
 from vitlab.data.contract import DataSet
 from vitlab.data.sources.files import Files, Listing, is_image, list_folders, list_images, list_many
 from vitlab.data.sources.source import SPLIT_WORDS, SPLITS, Source, make, one_each
+from vitlab.data.sources.unlabelled import is_unlabelled
 from vitlab.data.sources.wording import few, natural
 
 
@@ -52,7 +53,8 @@ def read(root: Path) -> DataSet:
     splits = split_folders(root, folders)
     if splits:
         used = {folder.partition("/")[0] for folder in splits.values()}
-        return _read_splits(root, splits, left_out=[name for name in folders if name not in used])
+        left_out = [name for name in folders if name not in used and not is_unlabelled(name)]
+        return _read_splits(root, splits, left_out)
     if not folders:
         return _unlabelled(root, {"train": ""}, [])
     if len(set(_splits_in(*folders))) > 1:
@@ -124,6 +126,8 @@ def split_folders(root: Path, folders: Iterable[str]) -> dict[str, str]:
     """
     names = list(folders)
     found = one_each(root, names)
+    if "train" in found:
+        names = [name for name in names if not is_unlabelled(name)]
     if len(found) < len(names):
         found = max(found, _worded(root, names), key=len)
         if not any(list_folders(root / name) for name in found.values()):

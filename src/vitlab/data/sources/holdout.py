@@ -7,8 +7,8 @@ import numpy as np
 
 from vitlab.core.errors import DataError
 from vitlab.core.random import key, uniform
-from vitlab.data.contract import Array, DataSet, Images, Split, Subset
-from vitlab.data.sources.source import Digest, SourceImages
+from vitlab.data.contract import UNLABELLED, Array, DataSet, Images, Joined, Split, Subset
+from vitlab.data.sources.source import SPLITS, Digest, SourceImages
 
 
 def hold_out(dataset: DataSet, fraction: float, seed: int = 0, into: str = "val") -> DataSet:
@@ -37,7 +37,7 @@ def hold_out(dataset: DataSet, fraction: float, seed: int = 0, into: str = "val"
     note = f"{part}, held out by a hash of each image's name (seed {seed})."
     return dataclasses.replace(
         dataset,
-        splits={name: splits[name] for name in ("train", "val", "test") if name in splits},
+        splits={name: splits[name] for name in (*SPLITS, UNLABELLED) if name in splits},
         fingerprint=Digest(dataset.fingerprint, into, repr(float(fraction)), seed).text(),
         notes=(*dataset.notes, note),
     )
@@ -50,14 +50,14 @@ def divide_by_class(dataset: DataSet, fraction: float, seed: int = 0) -> DataSet
     in train first, in val with two images, and in all three parts with three. An added image moves at most two others.
     Images without one class each are divided as one; without any target there is nothing to test.
     """
-    assert set(dataset.splits) == {"train"}
+    assert dataset.undivided
     train = dataset.splits["train"]
     if fraction == 0:
         return dataset
     if not train.targets:
         return hold_out(dataset, fraction, seed)
     chosen = _numbered_parts(identities(train.images), _class_numbers(train), fraction, seed)
-    places = {part: np.flatnonzero(chosen == number) for number, part in enumerate(("train", "val", "test"))}
+    places = {part: np.flatnonzero(chosen == number) for number, part in enumerate(SPLITS)}
     splits = {part: train.take(found) for part, found in places.items() if len(found)}
     if len(splits) == 1:
         note = f"Nothing was held out of train: {'it has' if len(train) == 1 else 'every class has'} one image only."
@@ -68,6 +68,7 @@ def divide_by_class(dataset: DataSet, fraction: float, seed: int = 0) -> DataSet
             f" (seed {seed})."
         )
     fingerprint = Digest(dataset.fingerprint, "by class", repr(float(fraction)), seed).text()
+    splits |= {name: split for name, split in dataset.splits.items() if name == UNLABELLED}
     return dataclasses.replace(dataset, splits=splits, fingerprint=fingerprint, notes=(*dataset.notes, note))
 
 
@@ -80,9 +81,7 @@ def fraction_of_train(dataset: DataSet, fraction: float, seed: int = 0) -> DataS
     if fraction == 1:
         return dataset
     train = dataset.splits["train"]
-    strata, rank = _ranked(identities(train.images), _class_numbers(train), key(seed, "fraction of train"))
-    wanted = np.maximum(np.floor(np.bincount(strata) * fraction + 0.5), 1)  # halves upwards
-    taken = np.flatnonzero(rank < wanted[strata])
+    taken = _first_of_each_class(train, fraction, seed)
     note = (
         f"train is {len(taken):,} of its {len(train):,} images: of each class {fraction * 100:g}%, by a hash of each"
         f" image's name (seed {seed})."
@@ -93,6 +92,43 @@ def fraction_of_train(dataset: DataSet, fraction: float, seed: int = 0) -> DataS
         fingerprint=Digest(dataset.fingerprint, "fraction", repr(float(fraction)), seed).text(),
         notes=(*dataset.notes, note),
     )
+
+
+def labelled_part_of_train(dataset: DataSet, fraction: float, seed: int = 0) -> DataSet:
+    """The data set with labels for about `fraction` of each class of train alone, one image at least, and a note on it.
+
+    Train is what `fraction_of_train` leaves of it; all of its images are unlabelled ones too, as FixMatch has them,
+    before those that the set has in any case.
+    """
+    if fraction == 1:
+        return dataset
+    train = dataset.splits["train"]
+    if not train.targets:
+        raise DataError(
+            f"{dataset.name} has no labels, so that there are none to keep for {fraction * 100:g}% of its images: leave"
+            " out data.labelled."
+        )
+    taken = _first_of_each_class(train, fraction, seed)
+    images, others = train.images, dataset.splits.get(UNLABELLED)
+    if others is not None:
+        images = Joined((images, others.images))
+    note = (
+        f"Labels are those of {len(taken):,} of the {len(train):,} images of train: of each class"
+        f" {fraction * 100:g}%, by a hash of each image's name (seed {seed}). All are in unlabelled, without them."
+    )
+    return dataclasses.replace(
+        dataset,
+        splits={**dataset.splits, "train": train.take(taken), UNLABELLED: Split(images)},
+        fingerprint=Digest(dataset.fingerprint, "labelled", repr(float(fraction)), seed).text(),
+        notes=(*dataset.notes, note),
+    )
+
+
+def _first_of_each_class(train: Split, fraction: float, seed: int) -> Array:
+    """The numbers of about `fraction` of the images of each class, those that a counted order has first."""
+    strata, rank = _ranked(identities(train.images), _class_numbers(train), key(seed, "fraction of train"))
+    wanted = np.maximum(np.floor(np.bincount(strata) * fraction + 0.5), 1)  # halves upwards
+    return np.flatnonzero(rank < wanted[strata])
 
 
 def _ranked(numbers: Array, labels: Array | None, order_key: int) -> tuple[Array, Array]:
@@ -121,6 +157,8 @@ def identities(images: Images) -> Array:
     """A number for each image that stays its own when others are added; its place where the images tell no more."""
     if isinstance(images, Subset):
         return identities(images.images)[images.indices]
+    if isinstance(images, Joined):
+        return np.concatenate([identities(each) for each in images.collections])
     if hasattr(images, "identities"):
         return cast("SourceImages", images).identities()
     return np.arange(len(images), dtype=np.int64)

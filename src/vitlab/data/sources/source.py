@@ -10,7 +10,7 @@ from typing import Protocol, Self, cast, final
 import numpy as np
 
 from vitlab.core.errors import DataError
-from vitlab.data.contract import Array, DataSet, Images, Masks, Split, Target, ValueKind, Values
+from vitlab.data.contract import UNLABELLED, Array, DataSet, Images, Masks, Split, Target, ValueKind, Values
 
 SPLITS = ("train", "val", "test")
 SPLIT_WORDS = {
@@ -97,10 +97,13 @@ def make(
     masks: Mapping[str, Masks] | None = None,
     notes: Iterable[str] = (),
 ) -> DataSet:
-    """A data set of images and labels, masks, both or neither, with its fingerprint; empty parts are left out."""
+    """A data set of images and labels, masks, both or neither, with its fingerprint; empty parts are left out.
+
+    The part `unlabelled` has neither.
+    """
     digest = Digest(*classes)
     splits: dict[str, Split] = {}
-    for split in SPLITS:
+    for split in (*SPLITS, UNLABELLED):
         if split not in parts or not len(parts[split][0]):
             continue
         images, labels = parts[split]
@@ -109,7 +112,7 @@ def make(
         if labels is not None:
             digest.add(labels)
             targets["label"] = Values(labels, kind)
-        if masks is not None:
+        if masks is not None and split != UNLABELLED:
             targets["mask"] = masks[split]
             if labels is None:  # labelled sets had their fingerprints before they had masks
                 digest.add("mask", *masks[split].classes, _mark(masks[split].images))

@@ -441,3 +441,48 @@ def test_names_in_a_block() -> None:
         files.name(4)
     assert len(set(files.identities().tolist())) == 4
     assert (files.identities()[2:] == Files(Path("other"), listed[2:], [0, 0]).identities()).all()
+
+
+def test_a_folder_of_unlabelled_images_beside_train(tmp_path: Path) -> None:
+    """However deep they lie; nothing of it is held out, and a set without it keeps its fingerprint."""
+    photos(tmp_path / "train", cat=12, dog=12)
+    before = open_data(tmp_path)
+    for i, name in enumerate(("1.png", "more/2.png", "more/deep/3.png")):
+        picture(tmp_path / "unlabelled" / name, i)
+    (tmp_path / "unlabelled" / "notes.txt").touch()
+    dataset = open_data(tmp_path)
+    others = dataset.splits["unlabelled"]
+    assert dataset.classes == before.classes == ("cat", "dog")
+    assert names(others) == {str(tmp_path / "unlabelled" / name) for name in ("1.png", "more/2.png", "more/deep/3.png")}
+    assert others.targets == {}
+    assert {part: names(dataset.splits[part]) for part in before.splits} == {
+        part: names(split) for part, split in before.splits.items()
+    }
+    assert dataset.fingerprint != before.fingerprint
+    lines = describe(dataset, look=True).lines()
+    assert "unlabelled: 3 images" in lines
+    assert not any("beside the splits" in line for line in lines)
+    assert any("1 file that is not an image was left out" in line for line in lines)
+    mark = dataset.fingerprint
+    picture(tmp_path / "unlabelled" / "4.png")
+    assert open_data(tmp_path).fingerprint != mark
+
+
+def test_unlabelled_images_beside_other_forms(tmp_path: Path) -> None:
+    """Beside tables, with an American name, and beside a train part that has no labels either."""
+    photos(tmp_path / "table" / "train", cat=3, dog=3)
+    rows = [f"train/{name}/{i}.png,{name}" for name in ("cat", "dog") for i in range(3)]
+    (tmp_path / "table" / "train.csv").write_text("\n".join(["path,label", *rows]) + "\n")
+    picture(tmp_path / "table" / "unlabeled" / "1.png")
+    for part in ("train", "unlabelled"):
+        picture(tmp_path / "bare" / part / "1.png")
+    assert {part: len(split) for part, split in open_data(tmp_path / "table", val_fraction=0).splits.items()} == {
+        "train": 6,
+        "unlabelled": 1,
+    }
+    assert {*open_data(tmp_path / "bare", val_fraction=0).splits} == {"train", "unlabelled"}
+
+
+def test_without_train_beside_it_unlabelled_is_a_class(tmp_path: Path) -> None:
+    photos(tmp_path, cat=2, unlabelled=2)
+    assert open_data(tmp_path).classes == ("cat", "unlabelled")

@@ -1,13 +1,15 @@
 """Sets without parts, divided by class into train, val and test."""
 
+import dataclasses
 from dataclasses import dataclass
 from itertools import pairwise
 
 import numpy as np
 import pytest
 
+from vitlab.core.errors import DataError
 from vitlab.data.contract import Array, DataSet, Split
-from vitlab.data.sources.holdout import divide_by_class, fraction_of_train
+from vitlab.data.sources.holdout import divide_by_class, fraction_of_train, hold_out, labelled_part_of_train
 
 PARTS = ("train", "val", "test")
 
@@ -127,3 +129,49 @@ def test_a_smaller_fraction_lies_within_a_larger_one_and_other_parts_stay() -> N
 def test_adding_images_to_a_class_leaves_the_others_as_they_are() -> None:
     before, after = (members(fraction_of_train(a_set(100, num), 0.1))["train"] for num in (40, 60))
     assert {name for name in before if int(name) < 1_000_000} == {name for name in after if int(name) < 1_000_000}
+
+
+def test_the_labelled_part_is_that_fraction_of_train_and_all_images_are_unlabelled() -> None:
+    divided = divide_by_class(a_set(100, 40, 7), 0.1)
+    whole, before = members(divided), set[str]()
+    for fraction in (0.01, 0.05, 0.1, 0.5):
+        few = labelled_part_of_train(divided, fraction)
+        found = members(few)
+        assert found["train"] == members(fraction_of_train(divided, fraction))["train"]
+        assert found["unlabelled"] == whole["train"]
+        assert (found["val"], found["test"]) == (whole["val"], whole["test"])
+        assert before <= found["train"]
+        assert few.splits["unlabelled"].targets == {}
+        assert all(few.splits["train"].counts(3) >= 1)
+        before = found["train"]
+    assert labelled_part_of_train(divided, 1) is divided
+    assert list(few.splits) == ["train", "val", "test", "unlabelled"]
+    assert "Labels are those of 59 of the 117 images of train: of each class 50%" in few.notes[-1]
+
+
+def test_the_labelled_part_of_a_fraction_and_images_that_never_had_labels() -> None:
+    """Both choices take the first of one order, so that the labels are within those of the labelled part alone."""
+    divided = divide_by_class(a_set(100, 40), 0.1)
+    others = Split(Named(np.arange(5_000_000, 5_000_009)))
+    beside = dataclasses.replace(divided, splits={**divided.splits, "unlabelled": others})
+    few = members(labelled_part_of_train(fraction_of_train(beside, 0.5), 0.1))
+    assert few["train"] < members(labelled_part_of_train(divided, 0.1))["train"]
+    assert few["unlabelled"] == members(fraction_of_train(divided, 0.5))["train"] | members(beside)["unlabelled"]
+    assert fraction_of_train(beside, 0.5).splits["unlabelled"] is others
+
+
+def test_parts_are_held_out_of_train_alone() -> None:
+    others = Split(Named(np.arange(9)))
+    whole = a_set(50, 50)
+    beside = dataclasses.replace(whole, splits={**whole.splits, "unlabelled": others})
+    assert beside.undivided
+    for divided in (divide_by_class(beside, 0.1), hold_out(beside, 0.1)):
+        assert divided.splits["unlabelled"] is others
+        assert members(divided)["train"] | members(divided)["val"] <= members(whole)["train"]
+        assert not divided.undivided
+
+
+def test_few_labels_need_labels() -> None:
+    bare = DataSet("photos", (), {"train": Split(Named(np.arange(50)))}, "print")
+    with pytest.raises(DataError, match=r"photos has no labels.*for 10% of its images: leave out data\.labelled"):
+        labelled_part_of_train(bare, 0.1)

@@ -82,7 +82,7 @@ def write_stl(root: Path) -> None:
         (np.arange(num) % 10 + 1).astype(np.uint8).tofile(root / f"{split}_y.bin")
     names = "airplane bird car cat deer dog horse monkey ship truck"
     (root / "class_names.txt").write_text("\n".join(names.split()) + "\n")
-    (root / "unlabeled_X.bin").touch()
+    RANDOM.integers(0, 256, 7 * 3 * 96 * 96, np.uint8).tofile(root / "unlabeled_X.bin")
 
 
 def test_stl10(tmp_path: Path, reference: Any) -> None:
@@ -94,6 +94,10 @@ def test_stl10(tmp_path: Path, reference: Any) -> None:
         theirs = reference.STL10(str(tmp_path), split)
         same(dataset, split, theirs)
         assert list(dataset.classes) == theirs.classes
+    others, theirs = dataset.splits["unlabelled"], reference.STL10(str(tmp_path), "unlabeled")
+    assert others.targets == {}
+    assert len(others) == len(theirs) == 7
+    assert all(np.array_equal(others.images.read(i), np.asarray(theirs[i][0])) for i in range(7))
     assert len(pickle.dumps(dataset.splits["train"].images)) < 2000
     without_names = open_data(tmp_path).fingerprint
     (tmp_path / "stl10_binary" / "class_names.txt").unlink()
@@ -102,6 +106,12 @@ def test_stl10(tmp_path: Path, reference: Any) -> None:
 
 def test_bad_stl10(tmp_path: Path) -> None:
     write_stl(tmp_path / "stl")
+    others = tmp_path / "stl" / "unlabeled_X.bin"
+    whole = others.read_bytes()
+    others.write_bytes(whole[:-1])
+    with pytest.raises(DataError, match="193,535 bytes are no whole number of images"):
+        open_data(tmp_path / "stl")
+    others.write_bytes(whole)
     labels = tmp_path / "stl" / "train_y.bin"
     labels.write_bytes(labels.read_bytes()[:-1])
     with pytest.raises(DataError, match="552,960 bytes for the 19 labels"):

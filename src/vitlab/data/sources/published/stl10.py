@@ -5,7 +5,7 @@ from pathlib import Path
 import numpy as np
 
 from vitlab.core.errors import DataError
-from vitlab.data.contract import Array, DataSet
+from vitlab.data.contract import UNLABELLED, Array, DataSet
 from vitlab.data.sources.labels import read_lines
 from vitlab.data.sources.pixels import MappedPixels
 from vitlab.data.sources.source import Published, make
@@ -22,7 +22,7 @@ def read(path: Path) -> DataSet:
     """Pictures [N, 3, 96, 96] with columns before rows; labels 1 to 10."""
     names = path / "class_names.txt"
     classes = read_lines(names) if names.is_file() else CLASSES
-    parts: dict[str, tuple[MappedPixels, Array]] = {}
+    parts: dict[str, tuple[MappedPixels, Array | None]] = {}
     notes: list[str] = []
     for split in ("train", "test"):
         pixels, labels = path / f"{split}_X.bin", path / f"{split}_y.bin"
@@ -39,9 +39,13 @@ def read(path: Path) -> DataSet:
         if len(numbers) and not 0 <= numbers.min() <= numbers.max() < len(classes):
             raise DataError(f"{labels} is damaged: its labels are not all in 1 to {len(classes)}.")
         parts[split] = MappedPixels(pixels, shape, np.dtype(np.uint8), axes=(2, 1, 0)), numbers
-    for file, what in (("unlabeled_X.bin", "the unlabelled images"), ("fold_indices.txt", "the ten folds of train")):
-        if (path / file).is_file():
-            notes.append(f"{file} ({what}) is not used.")
+    if (pixels := path / "unlabeled_X.bin").is_file():
+        num, rest = divmod(pixels.stat().st_size, 3 * SIDE * SIDE)
+        if rest:
+            raise DataError(f"{pixels} is damaged: its {pixels.stat().st_size:,} bytes are no whole number of images.")
+        parts[UNLABELLED] = MappedPixels(pixels, (num, 3, SIDE, SIDE), np.dtype(np.uint8), axes=(2, 1, 0)), None
+    if (path / "fold_indices.txt").is_file():
+        notes.append("fold_indices.txt (the ten folds of train) is not used.")
     return make("stl10", classes, parts, notes=notes)
 
 

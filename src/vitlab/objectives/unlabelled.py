@@ -1,0 +1,76 @@
+"""Images without labels beside the labelled ones: a second stream, in a weak view and a strong one."""
+
+from dataclasses import dataclass, replace
+from typing import Literal
+
+from vitlab.core.bounds import NonNegativeFloat, PositiveInt, Probability
+from vitlab.core.config import check_fields
+from vitlab.core.random import key
+from vitlab.data.augmentation import Augmentation
+from vitlab.data.contract import UNLABELLED, Split
+from vitlab.data.loading.order import Order
+from vitlab.data.streams import StreamPlan, View
+from vitlab.objectives.contract import Setting
+
+LABELLED = "labelled"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Strong:
+    """How the strong view differs from the weak one, which is as the recipe augments: operations, and a cut-out."""
+
+    policy: Literal["none", "randaugment", "randaugment-official", "trivial"] = "randaugment"
+    """Which operations of colour and shape."""
+    num_ops: PositiveInt = 2  # operations per image, for both randaugments
+    magnitude: NonNegativeFloat = 9.0  # how strong they are, 0 to 30, for both randaugments
+    erase: Probability = 1.0  # the probability that a square is cut out
+    erase_area: tuple[float, float] = (0.01, 0.25)  # the square's, of the picture
+
+    def __post_init__(self) -> None:
+        check_fields(self, "objective.")
+        self.strong(Augmentation())  # says what is wrong with the values
+
+    def strong(self, weak: Augmentation) -> Augmentation:
+        """The strong view's augmentation, given the weak one's."""
+        return replace(
+            weak_view(weak),
+            policy=self.policy,
+            num_ops=self.num_ops,
+            magnitude=self.magnitude,
+            op_prob=1.0,
+            erase=self.erase,
+            erase_area=self.erase_area,
+            erase_aspect=(1.0, 1.0),
+            erase_mode="const",
+        )
+
+
+def weak_view(augmentation: Augmentation) -> Augmentation:
+    """As the recipe augments, but for mixing, which needs labels."""
+    return replace(augmentation, mixup=0.0, cutmix=0.0)
+
+
+def unlabelled_of(setting: Setting) -> Split:
+    """The data's unlabelled images; a plan refuses data without them for an objective that needs them."""
+    return setting.dataset.splits[UNLABELLED]
+
+
+def labelled_stream(main: StreamPlan) -> StreamPlan:
+    """The labelled images as the recipe augments them."""
+    return replace(main, name=LABELLED)
+
+
+def unlabelled_stream(
+    main: StreamPlan, split: Split, ratio: int, *views: Augmentation, targets: tuple[str, ...] = ()
+) -> StreamPlan:
+    """The stream of unlabelled images, `ratio` to each labelled one of `main`, seen once for each of the views."""
+    return StreamPlan(
+        UNLABELLED,
+        split,
+        Order(key(main.order.seed, UNLABELLED), len(split)),
+        ratio * main.batch_size,
+        tuple(View(view, main.views[0].size) for view in views),
+        targets,
+        main.num_classes,
+        None if main.mix_until is None else ratio * main.mix_until,
+    )
