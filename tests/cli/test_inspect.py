@@ -15,6 +15,7 @@ from vitlab.inspection.document import Panel, panel_markup
 from vitlab.models.vit import ViTConfig
 
 MODEL_FIGURES = ("distance", "entropy", "filters", "positions", "similarity")
+VIEW_FIGURES = ("attention", "last-layer", "heads")
 
 
 @pytest.fixture(scope="module")
@@ -91,7 +92,7 @@ def test_figures_numbers_and_a_page_of_its_own(
     printed = capsys.readouterr()
     assert printed.err == ""
     assert str(out / "inspect.html") in printed.out
-    figures = [*MODEL_FIGURES, *(f"{kind}-{number}" for kind in ("attention", "heads") for number in (1, 2))]
+    figures = [*MODEL_FIGURES, "kinds", *(f"{kind}-{number}" for kind in VIEW_FIGURES for number in (1, 2))]
     expected = {f"{name}.{kind}" for name in figures for kind in ("png", "svg")} | {"inspect.json", "inspect.html"}
     assert {file.name for file in out.iterdir()} == expected
 
@@ -127,7 +128,8 @@ def test_a_folder_that_was_used_before_keeps_only_what_is_not_ours(source: str, 
     for name in others:
         (out / name).touch()
     assert main(["inspect", str(photos / "a one.png"), *more]) == 0
-    figures = {f"{name}.{kind}" for name in (*MODEL_FIGURES, "attention-1", "heads-1") for kind in ("png", "svg")}
+    drawn = (*MODEL_FIGURES, "kinds", *(f"{name}-1" for name in VIEW_FIGURES))
+    figures = {f"{name}.{kind}" for name in drawn for kind in ("png", "svg")}
     assert {file.name for file in out.iterdir()} == figures | others | {"inspect.json", "inspect.html"}
 
 

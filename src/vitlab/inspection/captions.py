@@ -7,6 +7,7 @@ import numpy as np
 import torch
 
 from vitlab.inspection.filters import Components, smoothness
+from vitlab.inspection.kinds import Kinds
 from vitlab.inspection.positions import nearness, neighbourhood
 from vitlab.inspection.rollout import coherence
 from vitlab.inspection.view import Array
@@ -20,6 +21,11 @@ MANY_PLACES = 36  # patches, from which near and far are told apart
 LOCAL, WIDE, CHANGE = 0.5, 0.75, 0.1  # of the distance of equal attention: a near head, a far one, what is no accident
 EVERYWHERE = 0.1  # bits below equal attention, up to which a head is said to look everywhere alike
 FLAT = 1.25  # times the mean that the most looked-at patch has, up to which a map tells little
+FOCUS = 0.1  # of the patches, whose share of a head's attention is told
+ALIKE, APART = 0.8, 0.4  # correlation of heads' maps: from which they look alike, and below which at different places
+AREAS = 0.1  # how much more often patches beside each other are of one kind, from which they form areas
+PLACED = 0.25  # how much more often the same place of two pictures is, from which kinds follow the place
+PRESENT = 0.02  # of a picture's patches, from which a kind is in it
 TOGETHER = 0.4  # correlation of patches beside each other, below which a map is scattered; fresh models have 0.1 to 0.3
 
 
@@ -119,6 +125,56 @@ def rollout_caption(rollout: Array) -> str:
     )
     doubt = rollout_doubt(rollout)
     return f"{text}. {doubt}" if doubt else f"{text}."
+
+
+def last_layer_caption(maps: Array, layer: int) -> str:
+    """Of the maps of one layer's heads, [heads, rows, columns]."""
+    flat = maps.reshape(len(maps), -1)
+    shares = flat / flat.sum(axis=1, keepdims=True)
+    num = max(round(FOCUS * shares.shape[1]), 1)
+    focus = -np.sort(-shares, axis=1)[:, :num].sum(axis=1)
+    text = (
+        f"What the answer is read from, as it looks at the picture in layer {layer}, head by head; yellow is what a"
+        f" head looked at most. Head {focus.argmax() + 1} chooses most: a tenth of the patches has {focus.max():.0%} of"
+        f" its attention, where looking everywhere alike would give them {num / shares.shape[1]:.0%}"
+    )
+    if len(maps) < 2:
+        return f"{text}."
+    text += f"; head {focus.argmin() + 1} least, with {focus.min():.0%}."
+    centred = shares - shares.mean(axis=1, keepdims=True)
+    norms = np.linalg.norm(centred, axis=1)
+    if not norms.all():
+        return text
+    between = (centred @ centred.T / np.outer(norms, norms))[np.triu_indices(len(maps), 1)]
+    alike = float(between.mean())
+    if alike >= ALIKE:
+        return f"{text} All look at much the same (correlation {_two(alike)})."
+    return f"{text} They look at different places (correlation {_two(alike)})." if alike < APART else text
+
+
+def kinds_caption(kinds: Kinds) -> str:
+    """Of the kinds that patches are of."""
+    count, rows, columns = kinds.maps.shape
+    over = "the picture" if count == 1 else f"all {count} pictures"
+    text = (
+        f"Patches that the last layer holds to be alike have one colour: {kinds.num} kinds, found over {over} together"
+        f" (k-means), explain {kinds.explained:.0%} of how patches differ."
+    )
+    if rows * columns < MANY_PLACES:
+        return f"{text} With {columns} x {rows} patches to a picture, little can be said of what they show."
+    beside = f"patches beside each other are of one kind in {kinds.beside:.0%} of cases, any two in"
+    beside += f" {kinds.anywhere:.0%}"
+    if kinds.beside - kinds.anywhere < AREAS:
+        return f"{text} Here {beside}: this model does not tell areas of a picture apart."
+    same, other = kinds.same_place, kinds.other_place
+    if same is not None and other is not None and same - other > PLACED:
+        return (
+            f"{text} Here kinds follow the place more than what is there: the same place of two pictures has one kind"
+            f" in {same:.0%} of cases, any two places in {other:.0%}."
+        )
+    shared = int(((kinds.shares >= PRESENT).sum(axis=0) > 1).sum())
+    also = "" if count == 1 else f" {shared} of the kinds {'is' if shared == 1 else 'are'} in more than one picture."
+    return f"{text} Here they form areas: {beside}.{also}"
 
 
 def rollout_doubt(rollout: Array) -> str:

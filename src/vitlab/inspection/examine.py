@@ -15,6 +15,7 @@ from vitlab.inspection.capture import chosen_layers, misfit, watching
 from vitlab.inspection.distance import attention_distance
 from vitlab.inspection.entropy import attention_entropy
 from vitlab.inspection.filters import Components, filter_components
+from vitlab.inspection.kinds import Kinds, kinds_of
 from vitlab.inspection.positions import position_similarity
 from vitlab.inspection.similarity import FEWEST, StreamingCka, aligned_rows, coarsest
 from vitlab.inspection.view import Array, Geometry, View, geometry_of, look, to_images
@@ -34,6 +35,7 @@ class Findings:
     patch: tuple[float, float]  # height and width in pixels
     views: tuple[View, ...]
     num_images: int  # over which distance, entropy and similarity were taken
+    kinds: Kinds | None = None  # of the views' patches
     data: str | None = None  # the set that they are from, where it was not the given pictures
     filters: Components | None = None
     positions: Array | None = None  # [rows, columns, rows, columns]
@@ -90,6 +92,7 @@ def examine(
         patch=geometry.patch,
         views=views,
         num_images=averages.num_images,
+        kinds=_kinds(views),
         data=data,
         filters=filters,
         positions=positions,
@@ -181,6 +184,11 @@ class Averages:
             self.distance.add(layer, far, count)
 
         return see
+
+
+def _kinds(views: Sequence[View]) -> Kinds | None:
+    patches = [view.patches for view in views if view.patches is not None]
+    return kinds_of(patches) if patches and len(patches) == len(views) else None
 
 
 def _positions(model: Model, geometry: Geometry, missing: list[str]) -> Array | None:

@@ -16,6 +16,7 @@ Array: TypeAlias = np.ndarray[Any, Any]
 
 INK, FAINT = "#23272e", "#8a9099"  # words and axes; guides
 BLUE, ORANGE = "#3a86c8", "#d1730a"  # dots; what is set beside them
+KINDS = ("#0072b2", "#e69f00", "#009e73", "#cc79a7", "#56b4e9", "#d55e00")  # Okabe and Ito's
 HEAT = "cividis"  # even steps of lightness, the same to colour-blind eyes
 STYLE: dict[Any, Any] = {
     "font.family": ["DejaVu Sans"],
@@ -139,6 +140,40 @@ def heads_figure(pixels: Array, heads: Mapping[int, Array]) -> Figure:
 
 
 @mpl.rc_context(STYLE)
+def last_layer_figure(pixels: Array, maps: Array) -> Figure:
+    """A picture, and beside it the same under the map of each head of one layer, [heads, rows, columns]."""
+    height, width = pixels.shape[:2]
+    panels = [("the picture", pixels)]
+    panels += [(f"head {number}", heated(pixels, values, low=0.0)) for number, values in enumerate(maps, start=1)]
+    columns = min(len(panels), 7 if len(panels) > 8 else 4)
+    rows = math.ceil(len(panels) / columns)
+    cell = 8.0 / max(columns, 4)
+    figure = _figure(cell * columns, rows * (cell * min(height / width, 2.5) + 0.25))
+    for place, (title, panel) in enumerate(panels, start=1):
+        axes = figure.add_subplot(rows, columns, place)
+        axes.imshow(panel, interpolation="nearest" if max(height, width) < 96 else "antialiased")
+        axes.set_title(title)
+        _bare(axes)
+    return figure
+
+
+@mpl.rc_context(STYLE)
+def kinds_figure(pictures: Sequence[Array], maps: Array) -> Figure:
+    """Pictures [H, W, 3] of one size, and below each the same with every patch in the colour of its kind."""
+    columns = min(len(pictures), 4)
+    rows = 2 * math.ceil(len(pictures) / columns)
+    height, width = pictures[0].shape[:2]
+    figure = _figure(2.0 * max(columns, 2), rows * 2.0 * max(columns, 2) / columns * min(height / width, 2.5) + 0.1)
+    for number, (pixels, kinds) in enumerate(zip(pictures, maps, strict=True)):
+        first = 2 * (number // columns) * columns + number % columns + 1
+        for place, panel in ((first, pixels), (first + columns, painted(pixels, kinds))):
+            axes = figure.add_subplot(rows, columns, place)
+            axes.imshow(panel, interpolation="nearest" if max(height, width) < 96 else "antialiased")
+            _bare(axes)
+    return figure
+
+
+@mpl.rc_context(STYLE)
 def similarity_figure(similarity: Array, other: str | None = None) -> Figure:
     """CKA between layers, the embedding as layer 0; `other` names the model whose layers go across."""
     rows, columns = similarity.shape
@@ -162,6 +197,14 @@ def heated(pixels: Array, values: Array, low: float | None = None) -> Array:
     gray = np.asarray(Image.fromarray(pixels).convert("L"), dtype=np.float64)[..., None]
     colors = mpl.colormaps[HEAT](_enlarged(_unit(values, low), (pixels.shape[0], pixels.shape[1])))[..., :3]
     return np.rint(0.35 * gray + 0.65 * 255 * colors).astype(np.uint8)
+
+
+def painted(pixels: Array, kinds: Array) -> Array:
+    """A picture [H, W, 3] in grey under the colours of its patches' kinds [rows, columns]."""
+    gray = np.asarray(Image.fromarray(pixels).convert("L"), dtype=np.float64)[..., None]
+    colors = np.array([mpl.colors.to_rgb(KINDS[number % len(KINDS)]) for number in range(int(kinds.max()) + 1)])
+    down, across = (np.arange(side) * count // side for side, count in zip(pixels.shape[:2], kinds.shape, strict=True))
+    return np.rint(0.3 * gray + 0.7 * 255 * colors[kinds[down][:, across]]).astype(np.uint8)
 
 
 def _figure(width: float, height: float) -> Figure:

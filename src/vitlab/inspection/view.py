@@ -30,6 +30,7 @@ class View:
     rollout: Array | None = None  # shares, together 1
     gradient: Array | None = None  # the same for the most probable class, weighted by gradients
     heads: dict[int, Array] = field(default_factory=dict)  # layer, from 1: [heads, rows, columns]
+    patches: Tensor | None = None  # what the last layer holds of them, [rows, columns, d]
     predicted: "Predicted | None" = None  # what the objective that trained it says of the picture
 
 
@@ -99,7 +100,10 @@ def look(
         flow = _shares(_map(rollout.flow[0], geometry))
         gradient = _gradient_map(model, images, geometry, missing) if classes else None
     pixels = np.asarray(model.preprocess.picture(picture))
-    return View(name=name, pixels=pixels, classes=classes, rollout=flow, gradient=gradient, heads=heads)
+    patches = encoded.patches[0].unflatten(0, encoded.grid).float() if encoded.present is None else None
+    return View(
+        name=name, pixels=pixels, classes=classes, rollout=flow, gradient=gradient, heads=heads, patches=patches
+    )
 
 
 def to_images(model: Model, pictures: Sequence[Picture]) -> Tensor:

@@ -18,13 +18,14 @@ from vitlab.inspection.document import Panel
 from vitlab.inspection.drawing import SUFFIXES, draw, inline_svg, save_drawing
 from vitlab.inspection.examine import Findings
 from vitlab.inspection.filters import Components, as_pixels, smoothness
+from vitlab.inspection.kinds import Kinds
 from vitlab.inspection.page import page
 from vitlab.inspection.positions import nearness, neighbourhood
 from vitlab.inspection.view import Array, View
 
 MOST_LAYERS = 12  # columns of the heads' figure
-VIEW_FIGURES = ("attention", "heads", "predicted")
-MODEL_FIGURES = ("distance", "entropy", "similarity", "similarity-other", "filters", "positions")
+VIEW_FIGURES = ("attention", "last-layer", "heads", "predicted")
+MODEL_FIGURES = ("kinds", "distance", "entropy", "similarity", "similarity-other", "filters", "positions")
 
 
 def write(findings: Findings, folder: Path) -> list[Path]:
@@ -63,7 +64,7 @@ def earlier_figures(folder: Path) -> Iterator[Path]:
 
 def numbers(findings: Findings) -> dict[str, Any]:
     """What `inspect.json` holds: plain values, layers from 1, null where there is no number."""
-    filters, positions = findings.filters, findings.positions
+    filters, positions, kinds = findings.filters, findings.positions, findings.kinds
     return {
         "model": findings.model,
         "image_size": list(findings.image_size),
@@ -80,6 +81,7 @@ def numbers(findings: Findings) -> dict[str, Any]:
             }
             for view in findings.views
         ],
+        "kinds": None if kinds is None else _kinds(kinds),
         "distance_pixels": {str(layer): _plain(heads) for layer, heads in findings.distance.items()},
         "entropy_bits": {str(layer): _plain(heads) for layer, heads in findings.entropy.items()},
         "similarity": _plain(findings.similarity),
@@ -105,6 +107,9 @@ def view_figures(view: View) -> Iterator[tuple[str, Figure, str]]:
         caption += " On the right only the attention that raised the score of the answer counts."
     yield "attention", figures.rollout_figure(view.pixels, maps), caption
     if view.heads:
+        layer = max(view.heads)
+        words = captions.last_layer_caption(view.heads[layer], layer)
+        yield "last-layer", figures.last_layer_figure(view.pixels, view.heads[layer]), words
         shown = _some(view.heads)
         caption = (
             "Each column is a layer of the model, each row a head, which looks at the picture in a way of its own."
@@ -120,6 +125,14 @@ def view_figures(view: View) -> Iterator[tuple[str, Figure, str]]:
 def model_figures(findings: Findings) -> Iterator[tuple[str, str, Figure, str]]:
     """The title, the name, the figure and the caption of each figure of the model as a whole."""
     rows, columns = findings.grid
+    if findings.kinds is not None:
+        pictures = [view.pixels for view in findings.views]
+        yield (
+            "What it holds to be alike",
+            "kinds",
+            figures.kinds_figure(pictures, findings.kinds.maps),
+            captions.kinds_caption(findings.kinds),
+        )
     if findings.distance:
         equal = patch_distances(findings.grid, findings.patch).mean().item()
         yield (
@@ -174,6 +187,17 @@ def _some(heads: dict[int, Array]) -> dict[int, Array]:
     layers = list(heads)
     places = np.linspace(0, len(layers) - 1, min(len(layers), MOST_LAYERS)).round().astype(int)
     return {layers[place]: heads[layers[place]] for place in places}
+
+
+def _kinds(kinds: Kinds) -> dict[str, Any]:
+    return {
+        "maps": kinds.maps.tolist(),
+        "explained": _plain(np.asarray(kinds.explained)),
+        "beside": _plain(np.asarray(kinds.beside)),
+        "anywhere": _plain(np.asarray(kinds.anywhere)),
+        "same_place": kinds.same_place,
+        "other_place": kinds.other_place,
+    }
 
 
 def _smoothness(filters: Components) -> Array | None:

@@ -1,4 +1,4 @@
-"""The figures of inspect for a run's model: where it looked in a few pictures, how far, filters and positions."""
+"""The figures of inspect for a run's model: where it looked in a few pictures, how far, kinds of patches, filters."""
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
@@ -16,7 +16,7 @@ from vitlab.inspection.write import model_figures, view_figures
 from vitlab.models.contract import Model
 from vitlab.reporting.glossary import term
 
-SECTIONS = ("distance", "filters", "positions")  # of what inspect draws of a whole model
+SECTIONS = ("kinds", "distance", "filters", "positions")  # of what inspect draws of a whole model
 
 
 @dataclass(frozen=True)
@@ -24,10 +24,12 @@ class Inside:
     """Figures of a few pictures, then of the model with a title each; and sentences on what it does not have."""
 
     looked: tuple[Panel, ...] = ()
+    heads: Panel | None = None  # of the first picture
     sections: tuple[tuple[str, Panel], ...] = ()
     missing: tuple[str, ...] = ()
     num_images: int = 0
     doubt: str = ""  # why the colours of all pictures tell little
+    answered: bool = True  # whether some of the pictures have an answer, and what spoke for it
 
 
 def look_inside(
@@ -38,19 +40,23 @@ def look_inside(
 ) -> Inside:
     """Maps of the pictures `shown`, whose captions come with them, and averages over `pictures`."""
     findings = examine(model, "the model", shown, pictures, seen=seen)
-    looked = [
-        _panel(figure, view.name)
-        for view in findings.views
-        if view.rollout is not None
-        for name, figure, _ in view_figures(view)
-        if name == "attention"
-    ]
+    drawn = [(view, {name: (figure, words) for name, figure, words in view_figures(view)}) for view in findings.views]
+    looked = [_panel(figures["attention"][0], view.name) for view, figures in drawn if view.rollout is not None]
+    heads = next((_panel(*figures["last-layer"]) for _, figures in drawn if "last-layer" in figures), None)
     sections = [
         (title, _panel(figure, caption)) for title, name, figure, caption in model_figures(findings) if name in SECTIONS
     ]
     doubts = [rollout_doubt(view.rollout) for view in findings.views if view.rollout is not None]
     doubt = doubts[0] if doubts and all(doubts) else ""
-    return Inside(tuple(looked), tuple(sections), findings.missing, findings.num_images, doubt)
+    return Inside(
+        looked=tuple(looked),
+        heads=heads,
+        sections=tuple(sections),
+        missing=findings.missing,
+        num_images=findings.num_images,
+        doubt=doubt,
+        answered=any(view.gradient is not None for view in findings.views),
+    )
 
 
 def drawn_inside(found: Inside) -> list[Html]:
@@ -63,11 +69,14 @@ def drawn_inside(found: Inside) -> list[Html]:
                 "p",
                 "The picture as the model sees it; beside it, yellow is where it looked (",
                 term("attention"),
-                " followed back through all layers), and on the right what spoke for its answer.",
+                " followed back through all layers)",
+                ", and on the right what spoke for its answer." if found.answered else ".",
                 f" {found.doubt}" if found.doubt else "",
             )
         )
         parts.append(tag("div", *(Html(panel_markup(panel)) for panel in found.looked), class_="looked"))
+    if found.heads is not None:
+        parts += [tag("h3", "Where each head looked"), Html(panel_markup(found.heads))]
     for title, panel in found.sections:
         parts += [tag("h3", title), Html(panel_markup(panel))]
     if found.num_images and any(title == "How far it looks" for title, _ in found.sections):

@@ -162,6 +162,10 @@ def _inside(model: Model, facts: Facts, split: Split, missing: list[str]) -> Ins
         for example in _telling(tested):
             if (picture := picture_at(split, example.place)) is not None:
                 shown.append((facts.purpose.task.caption(example, facts.context), picture))
+    elif facts.purpose.headless:
+        for place in evenly(len(split), MAPPED).tolist():
+            if (picture := picture_at(split, place)) is not None:
+                shown.append(("A held-out picture.", picture))
     pictures = (picture_at(split, place) for place in evenly(len(split), num).tolist())
     try:
         return look_inside(model, shown, (picture for picture in pictures if picture is not None))
