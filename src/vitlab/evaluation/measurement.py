@@ -8,6 +8,7 @@ from typing import final
 import numpy as np
 
 from vitlab.data.contract import DataSet, Split
+from vitlab.data.sources.holdout import fraction_of_train
 from vitlab.evaluation.contract import EvaluationError, Outcome, Subject
 from vitlab.evaluation.features import Features, Progress, Reading, extract
 
@@ -31,9 +32,14 @@ class Measurement:
         data = f"{self.dataset.fingerprint} {split}"
         return extract(self.subject, self.dataset.splits[split], data, self.reading, self.progress)
 
-    def train_and_test(self) -> tuple[Features, Features]:
-        """The features to learn from and those to measure on."""
+    def train_and_test(self, fraction: float = 1.0) -> tuple[Features, Features]:
+        """The features to learn from, of a part of each class, and those to measure on."""
         self.check_parts()
+        if not 0 < fraction <= 1:
+            raise EvaluationError(f"The fraction of train must be above 0 and at most 1, not {fraction}.")
+        if fraction < 1:
+            part = dataclasses.replace(self, dataset=fraction_of_train(self.dataset, fraction))
+            return part.features("train"), self.features(self.split)
         return self.features("train"), self.features(self.split)
 
     def check_parts(self) -> None:

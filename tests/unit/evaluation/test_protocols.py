@@ -9,11 +9,13 @@ import pytest
 import torch
 from sklearn.linear_model import LogisticRegression
 from sklearn.metrics import average_precision_score, top_k_accuracy_score
+from sklearn.neighbors import KNeighborsClassifier
 from sklearn.preprocessing import StandardScaler
 
 from vitlab.core.errors import UnknownNameError
 from vitlab.core.preprocess import Preprocess
 from vitlab.data.contract import DataSet, Split
+from vitlab.data.sources.holdout import fraction_of_train
 from vitlab.evaluation.contract import EvaluationError, Subject
 from vitlab.evaluation.features import Reading
 from vitlab.evaluation.protocols.fewshot import FewshotOptions
@@ -100,6 +102,25 @@ def test_a_linear_probe_is_scikit_learns_and_chooses_on_val() -> None:
     theirs.fit(scaler.transform(np.concatenate(both)), labels)
     score = theirs.score(scaler.transform(features(data.splits["test"])), data.splits["test"].labels)
     assert found.metrics["top-1"].value == pytest.approx(score, abs=1 / 120)
+
+
+def test_part_of_the_labels_is_the_part_that_training_takes() -> None:
+    """And no labels of val beside it."""
+    data = dataset("train", "val", "test", num=240)
+    part = fraction_of_train(data, 0.25)
+    train, test = part.splits["train"], data.splits["test"]
+    found = measure("knn", subject(), data, options=KnnOptions(ks=(3,), weights="uniform", fraction=0.25))
+    assert found.counts == {"train": 60, "test": 240, "classes": K}
+    neighbours = KNeighborsClassifier(3, metric="cosine").fit(features(train), train.labels)
+    assert next(iter(found.metrics.values())).value == pytest.approx(neighbours.score(features(test), test.labels), abs=0.02)
+    few = measure("linear", subject(), data, options=LinearOptions(l2s=(0.01,), fraction=0.25))
+    scaler = StandardScaler().fit(features(train))
+    theirs = LogisticRegression(C=1 / (0.01 * len(train)), tol=1e-8, max_iter=2000)
+    theirs.fit(scaler.transform(features(train)), train.labels)
+    score = theirs.score(scaler.transform(features(test)), test.labels)
+    assert few.metrics["top-1"].value == pytest.approx(score, abs=1 / 240)
+    with pytest.raises(EvaluationError, match="must be above 0 and at most 1, not 0"):
+        measure("knn", subject(), data, options=KnnOptions(fraction=0.0))
 
 
 def test_the_measured_split_is_named_in_the_counts(tmp_path: Path) -> None:

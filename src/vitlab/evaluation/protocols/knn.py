@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
+from vitlab.core.bounds import Fraction
 from vitlab.evaluation.contract import Outcome, Protocol, Result
 
 if TYPE_CHECKING:
@@ -23,6 +24,8 @@ class KnnOptions:
     """Of the similarity weights."""
     holdout: float = 0.1
     """The part of train that chooses among several numbers."""
+    fraction: Fraction = 1.0
+    """The part of train that is known, of each class; the images that `vitlab train --data.fraction` takes."""
 
 
 def run(request: "Request") -> Result:
@@ -33,7 +36,7 @@ def _knn(on: "Measurement", options: KnnOptions) -> Outcome:
     from vitlab.evaluation.knn import knn
     from vitlab.evaluation.measurement import noted
 
-    train, test = on.train_and_test()
+    train, test = on.train_and_test(options.fraction)
     outcome = knn(
         train.values,
         train.labels,

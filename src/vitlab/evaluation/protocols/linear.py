@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
+from vitlab.core.bounds import Fraction
 from vitlab.evaluation.contract import Outcome, Protocol, Result
 
 if TYPE_CHECKING:
@@ -20,6 +21,9 @@ class LinearOptions:
     """lbfgs passes over everything at each step; sgd takes mini-batches."""
     holdout: float = 0.1
     """The part of train that chooses, where the data has no validation part of its own."""
+    fraction: Fraction = 1.0
+    """The part of train that is learned from, of each class, and then no other labels; the images that `vitlab train
+    --data.fraction` takes."""
     epochs: int = 50
     """sgd: passes over the features."""
     seed: int = 0
@@ -35,8 +39,10 @@ def _linear(on: "Measurement", options: LinearOptions) -> Outcome:
     from vitlab.evaluation.logistic import Probe
     from vitlab.evaluation.measurement import noted
 
-    train, test = on.train_and_test()
-    val = on.features("val") if on.split != "val" and "val" in on.dataset.splits else None
+    train, test = on.train_and_test(options.fraction)
+    # with part of the labels, those of val would be more than that part
+    has_val = options.fraction == 1 and on.split != "val" and "val" in on.dataset.splits
+    val = on.features("val") if has_val else None
     outcome = linear(
         train.values,
         train.labels,
