@@ -32,7 +32,7 @@ def inspect(
     device: str | None = None,
     progress: Callable[[int, int], None] | None = None,
 ) -> "Inspection":
-    """What a model learned and where it looks: filters, positions, attention maps, distance, entropy, similarity.
+    """What a model learned and where it looks: filters, positions, attention, kinds of patches, distance, similarity.
 
     Maps are of the first `show` images; averages over at most `limit` of the data set, or else of the images. `layers`,
     from 1, are those whose heads are shown and measured; `compare` is another model whose layers are set beside this

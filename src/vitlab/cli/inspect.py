@@ -12,7 +12,8 @@ from vitlab.cli.terminal import print_json, print_table, progress_bar, say
 from vitlab.core.words import one_line
 from vitlab.weights.box import DEFAULT
 
-DESCRIPTION = """Look inside a model: its filters and positions, how far its heads look, and where it looked in images.
+DESCRIPTION = """Look inside a model: its filters and positions, how far its heads look, where it looked in images, and
+which of their patches it holds to be alike.
 
 DIR, by default a new folder, gets figures as PNG and SVG, the numbers as inspect.json, and inspect.html, which shows
 and explains them all in one file. Averages are over the images, or over a data set with --data. Exit status 1: some

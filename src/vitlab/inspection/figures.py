@@ -7,6 +7,7 @@ from typing import Any, TypeAlias
 import matplotlib as mpl
 import numpy as np
 from matplotlib.axes import Axes
+from matplotlib.colors import to_rgb
 from matplotlib.figure import Figure
 from matplotlib.image import AxesImage
 from matplotlib.ticker import MaxNLocator
@@ -145,8 +146,8 @@ def last_layer_figure(pixels: Array, maps: Array) -> Figure:
     height, width = pixels.shape[:2]
     panels = [("the picture", pixels)]
     panels += [(f"head {number}", heated(pixels, values, low=0.0)) for number, values in enumerate(maps, start=1)]
-    columns = min(len(panels), 7 if len(panels) > 8 else 4)
-    rows = math.ceil(len(panels) / columns)
+    rows = math.ceil(len(panels) / 7)
+    columns = math.ceil(len(panels) / rows)
     cell = 8.0 / max(columns, 4)
     figure = _figure(cell * columns, rows * (cell * min(height / width, 2.5) + 0.25))
     for place, (title, panel) in enumerate(panels, start=1):
@@ -202,7 +203,7 @@ def heated(pixels: Array, values: Array, low: float | None = None) -> Array:
 def painted(pixels: Array, kinds: Array) -> Array:
     """A picture [H, W, 3] in grey under the colours of its patches' kinds [rows, columns]."""
     gray = np.asarray(Image.fromarray(pixels).convert("L"), dtype=np.float64)[..., None]
-    colors = np.array([mpl.colors.to_rgb(KINDS[number % len(KINDS)]) for number in range(int(kinds.max()) + 1)])
+    colors = np.array([to_rgb(KINDS[number % len(KINDS)]) for number in range(int(kinds.max()) + 1)])
     down, across = (np.arange(side) * count // side for side, count in zip(pixels.shape[:2], kinds.shape, strict=True))
     return np.rint(0.3 * gray + 0.7 * 255 * colors[kinds[down][:, across]]).astype(np.uint8)
 

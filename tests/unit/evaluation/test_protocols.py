@@ -112,7 +112,9 @@ def test_part_of_the_labels_is_the_part_that_training_takes() -> None:
     found = measure("knn", subject(), data, options=KnnOptions(ks=(3,), weights="uniform", fraction=0.25))
     assert found.counts == {"train": 60, "test": 240, "classes": K}
     neighbours = KNeighborsClassifier(3, metric="cosine").fit(features(train), train.labels)
-    assert next(iter(found.metrics.values())).value == pytest.approx(neighbours.score(features(test), test.labels), abs=0.02)
+    assert next(iter(found.metrics.values())).value == pytest.approx(
+        neighbours.score(features(test), test.labels), abs=0.02
+    )
     few = measure("linear", subject(), data, options=LinearOptions(l2s=(0.01,), fraction=0.25))
     scaler = StandardScaler().fit(features(train))
     theirs = LogisticRegression(C=1 / (0.01 * len(train)), tol=1e-8, max_iter=2000)

@@ -1,5 +1,7 @@
 """Kinds of patches: k-means against scikit-learn's, and what is said of maps that were made by hand."""
 
+from typing import Any
+
 import numpy as np
 import pytest
 import torch
@@ -23,7 +25,8 @@ def test_rounds_are_lloyds() -> None:
     rows = blobs()
     first = starts(rows, 4, seed=1)
     found = k_means(rows, first)
-    theirs = KMeans(4, init=first.numpy(), n_init=1, algorithm="lloyd", tol=0).fit(rows.numpy())
+    how: dict[str, Any] = {"init": first.numpy(), "n_init": 1, "algorithm": "lloyd", "tol": 0}
+    theirs: Any = KMeans(4, **how).fit(rows.numpy())
     assert found.labels.tolist() == theirs.labels_.tolist()
     np.testing.assert_allclose(found.centers.numpy(), theirs.cluster_centers_, rtol=1e-9)
     assert found.inertia == pytest.approx(theirs.inertia_, rel=1e-9)
@@ -42,7 +45,8 @@ def test_of_several_starts_the_best_counts() -> None:
     picture = rows.view(20, 20, 8)
     found = kinds_of([picture], 4)
     unit = torch.nn.functional.normalize(rows, dim=1).numpy()
-    theirs = KMeans(4, n_init=10, random_state=0).fit(unit)
+    how: dict[str, Any] = {"n_init": 10, "random_state": 0}
+    theirs: Any = KMeans(4, **how).fit(unit)
     spread = np.square(unit - unit.mean(axis=0)).sum()
     assert found is not None
     assert found.explained >= 1 - theirs.inertia_ / spread - 0.01
