@@ -140,6 +140,7 @@ CASES = (
     ),
     _train("generation", "transgan-digits"),
     _train("few-labels", "fixmatch-digits"),
+    _train("meta-pseudo-labels", "meta-pseudo-labels-digits"),
     Case("transfer", f"finetune --data digits --model {TRAINED_VIT} --steps 12 --device cpu"),
 )
 

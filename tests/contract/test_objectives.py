@@ -127,6 +127,24 @@ OPTIONS: dict[str, dict[str, Any]] = {
         "copies": "one",
         "ratio": 2,
     },
+    "meta-pseudo-labels": {
+        "policy": "trivial",
+        "num_ops": 1,
+        "magnitude": 5.0,
+        "erase": 0.5,
+        "erase_area": [0.05, 0.2],
+        "ratio": 2,
+        "labels": "sampled",
+        "sign": "theory",
+        "baseline_rate": 0.5,
+        "wait": 0.2,
+        "weight": 2.0,
+        "ramp": 0.25,
+        "temperature": 0.5,
+        "threshold": 0.4,
+        "teacher_lr": 2.0,
+        "teacher_start": "student",
+    },
     MAE: {"mask_ratio": 0.5, "width": 32},
 }
 # what is another than for most: a model that makes images, and its task; labels are not looked at
@@ -326,7 +344,7 @@ def test_a_lost_run_resumes_to_the_bit(name: str, here: Path, tmp_path: Path, mo
 def test_two_processes_are_one(here: Path, tmp_path: Path) -> None:
     """All objectives in one launch, as copies; those with parameters or a teacher of their own as shards too."""
     runs = {f"{i}": recipe_for(name, here) for i, name in enumerate(NAMES)}
-    for name in ("dino", "semantic-softmax", MAE):
+    for name in ("dino", "semantic-softmax", "meta-pseudo-labels", MAE):
         runs[f"shards {len(runs)}"] = recipe_for(name, here, strategy="shard")
     for file, recipe in runs.items():
         (tmp_path / f"{file}.json").write_text(json.dumps(to_dict(recipe)))

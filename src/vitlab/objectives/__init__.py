@@ -15,5 +15,6 @@ MODULES = (
     "transgan",
     "fixmatch",
     "noisy_student",
+    "meta_pseudo_labels",
 )
 OBJECTIVES = Registry(ObjectiveKind, "objective", "vitlab.objectives", "OBJECTIVE", MODULES)

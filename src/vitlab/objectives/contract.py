@@ -97,7 +97,8 @@ class Objective(nn.Module, ABC):
     def param_groups(self) -> list[dict[str, Any]]:
         """Its own parameters in groups, as torch's optimizers take them; by default with the model's lr and decay.
 
-        A group's `lr_scale` is a factor of the model's lr, its `weight_decay` takes the place of the model's.
+        A group's `lr_scale` is a factor of the model's lr, its `weight_decay` takes the place of the model's. With
+        `inner` they are matrices of layers, which Muon trains.
         """
         own = [parameter for parameter in self.parameters() if parameter.requires_grad]
         vectors = [parameter for parameter in own if parameter.ndim < 2]

@@ -19,6 +19,7 @@ from vitlab.recipes import (
     generation,
     leaderboards,
     masked,
+    meta_pseudo_labels,
     modern,
     pretraining,
     sam,
@@ -49,6 +50,7 @@ RECIPES: dict[str, Callable[[], Recipe]] = {
     **semantic.RECIPES,
     **generation.RECIPES,
     **few_labels.RECIPES,
+    **meta_pseudo_labels.RECIPES,
 }
 
 

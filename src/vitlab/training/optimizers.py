@@ -144,7 +144,7 @@ def build(
 def _extra(group: Mapping[str, Any], spec: Optimizer) -> dict[str, Any]:
     """A group of an objective's own parameters."""
     own = {name: value for name, value in group.items() if name != "lr_scale"}
-    return {"weight_decay": spec.weight_decay + spec.l2, **own, "rate": group.get("lr_scale", 1.0), "inner": False}
+    return {"weight_decay": spec.weight_decay + spec.l2, "inner": False, **own, "rate": group.get("lr_scale", 1.0)}
 
 
 def _one(name: str, groups: list[dict[str, Any]], spec: Optimizer, on_device: bool) -> torch.optim.Optimizer:

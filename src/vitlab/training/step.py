@@ -79,7 +79,7 @@ class Stepper:
         self.state, self.turns, self.feed, self.total, self.world = state, turns, feed, total, world
         self.accumulate, self.seed, self.autocast = accumulate, seed, autocast
         self.progress = torch.zeros((), device=world.device)
-        self.running = list(running(state.model).values())
+        self.running = list(running(state.learner).values())  # of other players too
         kept = state.progress
         self.sums = {name: torch.tensor(value, device=world.device) for name, value in kept.sums.items()}
         self.count = kept.summed
