@@ -3,5 +3,7 @@
 from vitlab.core.registry import Registry
 from vitlab.evaluation.contract import Protocol
 
-MODULES = tuple(f"evaluation.protocols.{name}" for name in ("accuracy", "real", "fewshot", "linear", "knn", "cost"))
+MODULES = tuple(
+    f"evaluation.protocols.{name}" for name in ("accuracy", "real", "robustness", "fewshot", "linear", "knn", "cost")
+)
 PROTOCOLS = Registry(Protocol, "protocol", "vitlab", "PROTOCOL", MODULES, group="vitlab.protocols")
