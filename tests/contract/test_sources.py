@@ -187,9 +187,11 @@ def sketch(root: Path, labels: list[int]) -> tuple[Path, Path]:
 
 
 def imagenet_c(root: Path, labels: list[int]) -> tuple[Path, Path]:
-    for severity in range(1, 6):
-        path = class_folders(root / "weather" / "fog" / str(severity), labels, "n01440764", "n01443537")
-    return root, path
+    files = [
+        class_folders(root / "weather" / "fog" / str(severity), labels, "n01440764", "n01443537")
+        for severity in range(1, 6)
+    ]
+    return root, files[0]
 
 
 def tiny_c(root: Path, labels: list[int]) -> tuple[Path, Path]:

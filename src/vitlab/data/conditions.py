@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from vitlab.data.contract import Array
+from vitlab.data.contract import Array, Split, Values
 
 NOISE = ("gaussian_noise", "shot_noise", "impulse_noise")
 BLUR = ("defocus_blur", "glass_blur", "motion_blur", "zoom_blur")
@@ -28,6 +28,13 @@ def meaning(number: int) -> tuple[str, int]:
     """The corruption and the severity that a number stands for."""
     which, severity = divmod(number, len(SEVERITIES))
     return ALL[which], severity + 1
+
+
+def conditions_of(split: Split) -> Array:
+    """The number of each image's condition, of a split that has them."""
+    found = split.targets[TARGET]
+    assert isinstance(found, Values)
+    return found.values
 
 
 def chosen(

@@ -91,15 +91,15 @@ class CorruptionErrors:
         severities = {name: sum(corruption == name for corruption, _ in chosen) for name in weights}
         shares = {key: weights[key[0]] / severities[key[0]] for key in chosen}
         value = sum(shares[key] * float(np.nanmean(wrong)) for key, wrong in chosen.items())
-        spread = None
+        parts: list[Array] = []  # of independent images, whose means the value is a sum of
         if self.paired:
-            each = sum(shares[key] * _filled(wrong) for key, wrong in chosen.items())
-            spread = _spread([each])
+            parts.append(np.sum([shares[key] * _filled(wrong) for key, wrong in chosen.items()], axis=0))
         if clean is not None:
-            part = sum(weights.values()) * _filled(clean)
-            value -= float(part.mean())
-            if self.paired:
-                spread = _spread([each - part] if len(each) == len(part) else [each, part])
+            less = sum(weights.values()) * _filled(clean)
+            value -= float(less.mean())
+            same = self.paired and len(less) == len(parts[0])
+            parts = [parts[0] - less] if same else [*parts, less]
+        spread = _spread(parts) if self.paired else None
         count = int(sum(np.isfinite(wrong).sum() for wrong in chosen.values()))
         return Metric(
             value=value, count=count, spread=spread, spread_of=OVER_IMAGES if spread is not None else "", **more

@@ -84,7 +84,7 @@ def rms_calibration_error(confidences: Array, right: Array, size: int = BIN) -> 
     order = np.argsort(confidences, kind="stable")
     starts = np.arange(max(len(order) // size, 1)) * size
     sums = np.add.reduceat(confidences[order] - right[order], starts)
-    counts = np.diff([*starts, len(order)])
+    counts = np.diff(starts, append=len(order))
     return float(np.sqrt((sums**2 / counts).sum() / len(order)))
 
 

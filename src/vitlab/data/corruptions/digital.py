@@ -45,7 +45,7 @@ def jpeg_compression(x: Array, severity: int, draws: Draws) -> Array:
 def pixelate(x: Array, severity: int, draws: Draws) -> Array:
     del draws
     image = _picture(x)
-    small = tuple(max(int(side * PIXELATE[severity]), 1) for side in image.size)
+    small = [max(int(side * PIXELATE[severity]), 1) for side in image.size]
     return np.asarray(image.resize(small, Image.Resampling.BOX).resize(image.size, Image.Resampling.BOX)) / 255
 
 

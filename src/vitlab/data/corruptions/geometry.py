@@ -10,8 +10,8 @@ SIDE = 32  # px: the pictures that the constants are for
 
 
 def proportion(shape: tuple[int, ...]) -> float:
-    """By how much lengths in pixels are longer than in pictures of 32."""
-    return min(shape[:2]) / SIDE
+    """By how much lengths in pixels are longer than in pictures of 32; in smaller ones they are as long."""
+    return max(min(shape[:2]) / SIDE, 1)
 
 
 def resampled(values: Array, rows: Array, columns: Array) -> Array:

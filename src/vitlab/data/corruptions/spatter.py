@@ -28,7 +28,7 @@ def spatter(x: Array, severity: int, draws: Draws) -> Array:
     liquid = ndimage.gaussian_filter(mean + deviation * draws.normal(size), smooth, mode="nearest", truncate=4)
     liquid = np.where(liquid < least, 0, liquid)
     if severity < MUDDY:
-        cover = enlarged(strength * drops(np.floor(liquid.clip(0, 1) * 255)), x.shape[:2])[..., None]
+        cover = strength * enlarged(drops(np.floor(liquid.clip(0, 1) * 255)), x.shape[:2])[..., None]
         return x + cover * WATER
     cover = ndimage.gaussian_filter((liquid > least) / 1.0, strength, mode="nearest", truncate=4)
     cover = enlarged(np.where(cover < 0.8, 0, cover), x.shape[:2])[..., None]
@@ -37,7 +37,7 @@ def spatter(x: Array, severity: int, draws: Draws) -> Array:
 
 def drops(liquid: Array) -> Array:
     """How bright water is, to 1: brighter far from its edges, and lit from one side; `liquid` is 0 to 255."""
-    far = ndimage.distance_transform_edt(~edges(liquid, 50, 150))
+    far = np.asarray(ndimage.distance_transform_edt(~edges(liquid, 50, 150)))
     height = np.floor(ndimage.uniform_filter(np.minimum(far, FARTHEST), 3, mode="mirror"))
     lit = ndimage.correlate(equalized(height), LIGHT, mode="mirror").clip(0, 255)
     found = liquid * ndimage.uniform_filter(lit, 3, mode="mirror")
@@ -56,7 +56,8 @@ def equalized(levels: Array) -> Array:
 
 def edges(levels: Array, low: float, high: float) -> Array:
     """Canny's edges: ridges of the gradient above `low` that touch one above `high`."""
-    across, down = (ndimage.sobel(levels, axis, mode="nearest") for axis in (1, 0))
+    across = np.asarray(ndimage.sobel(levels, 1, mode="nearest"))
+    down = np.asarray(ndimage.sobel(levels, 0, mode="nearest"))
     strength = np.abs(across) + np.abs(down)
     padded = np.pad(strength, 1)
     ratio = np.abs(down) / np.maximum(np.abs(across), 1e-9)
@@ -71,9 +72,9 @@ def edges(levels: Array, low: float, high: float) -> Array:
         before, after = (_shifted(padded, sign * y, sign * x) for sign in (-1, 1))
         ridge |= chosen & (strength > before) & (strength >= after)
     found = ridge & (strength > low)
-    parts, num = ndimage.label(found, np.ones((3, 3)))
-    strong = np.unique(parts[found & (strength > high)])
-    return np.isin(parts, strong) & found if num else found
+    parts = np.zeros(levels.shape, np.int32)
+    ndimage.label(found, np.ones((3, 3)), output=parts)
+    return found & np.isin(parts, parts[found & (strength > high)])
 
 
 def _shifted(padded: Array, down: int, right: int) -> Array:

@@ -28,7 +28,7 @@ DETAIL = 5  # sizes of crystals, each half of the one before
 def snow(x: Array, severity: int, draws: Draws) -> Array:
     mean, deviation, zoom, least, radius, sigma, kept = SNOW[severity]
     scale = proportion(x.shape)
-    flakes = zoomed(mean + deviation * draws.normal(x.shape[:2]), zoom * max(scale, 1))
+    flakes = zoomed(mean + deviation * draws.normal(x.shape[:2]), zoom * scale)
     flakes = np.floor(np.where(flakes < least, 0, flakes).clip(0, 1) * 255) / 255
     flakes = streaked(flakes, radius * scale, sigma * scale, draws.one(-135, -45))
     flakes = np.rint(flakes * 255)[..., None] / 255

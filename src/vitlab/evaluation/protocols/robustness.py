@@ -103,11 +103,10 @@ def _grouped(on: "Measurement", options: RobustnessOptions) -> Outcome:
 
 def _published(on: "Measurement", options: RobustnessOptions) -> Outcome:
     """A set whose pictures were corrupted by its authors."""
-    from vitlab.data.conditions import ALL, TARGET, chosen
+    from vitlab.data.conditions import ALL, chosen, conditions_of
     from vitlab.evaluation.robustness import answers, matched
 
-    conditions = on.measured.targets[TARGET]
-    rows = chosen(conditions.values, options.corruptions or ALL, options.severities, options.images)
+    rows = chosen(conditions_of(on.measured), options.corruptions or ALL, options.severities, options.images)
     if not len(rows):
         raise EvaluationError(f"{on.dataset.name} has none of the corruptions at the severities that were asked for.")
     split = on.measured.take(rows)
@@ -146,12 +145,12 @@ def _errors(
     """The figures of a corrupted split; those that are parts of AlexNet's are ImageNet-C's alone."""
     import numpy as np
 
-    from vitlab.data.conditions import COMMON, TARGET
+    from vitlab.data.conditions import COMMON, conditions_of
     from vitlab.data.sources.published.imagenet_c import IMAGENET_C
     from vitlab.evaluation.corruption_errors import CorruptionErrors
     from vitlab.evaluation.labeled_features import share
 
-    errors = CorruptionErrors.of(split.targets[TARGET].values, split.labels, wrong)
+    errors = CorruptionErrors.of(conditions_of(split), split.labels, wrong)
     of_alexnet = on.dataset.name == IMAGENET_C and errors.whole and set(errors.averaged) <= {*COMMON}
     some = "" if len(errors.averaged) == len(COMMON) else f" of {len(errors.averaged)} corruptions"
     metrics: dict[str, Metric] = {}

@@ -96,7 +96,7 @@ def test_motion_has_any_angle_to_the_right() -> None:
 def test_zoomed_is_scipys_zoom_of_the_centre(factor: float) -> None:
     kept = math.ceil(32 / factor)
     top = (32 - kept) // 2
-    large = ndimage.zoom(RANDOM[top : top + kept, top : top + kept], (factor, factor, 1), order=1)
+    large = np.asarray(ndimage.zoom(RANDOM[top : top + kept, top : top + kept], (factor, factor, 1), order=1))
     trim = (large.shape[0] - 32) // 2
     np.testing.assert_allclose(zoomed(RANDOM, factor), large[trim : trim + 32, trim : trim + 32], atol=1e-12)
 

@@ -9,7 +9,7 @@ from PIL import Image
 
 from vitlab.core.errors import ConfigError
 from vitlab.core.preprocess import Preprocess
-from vitlab.data.conditions import TARGET, condition
+from vitlab.data.conditions import condition, conditions_of
 from vitlab.data.contract import Split
 from vitlab.data.corruptions import corrupt
 from vitlab.data.corruptions.images import corrupted
@@ -26,7 +26,7 @@ def test_all_of_a_condition_then_of_the_next() -> None:
     assert len(made) == 12
     assert made.labels.tolist() == [2, 0, 1] * 4
     numbers = [condition(*each) for each in (("fog", 1), ("fog", 4), ("gaussian_noise", 1), ("gaussian_noise", 4))]
-    assert made.targets[TARGET].values.tolist() == np.repeat(numbers, 3).tolist()  # pyright: ignore[reportAttributeAccessIssue]
+    assert conditions_of(made).tolist() == np.repeat(numbers, 3).tolist()
     np.testing.assert_array_equal(made.images.read(10), corrupt(PIXELS[1], "gaussian_noise", 4, seed=5, number=1))
     assert made.images.where(10) == "image 1 of here (gaussian_noise 4)"
     again = pickle.loads(pickle.dumps(made.images))

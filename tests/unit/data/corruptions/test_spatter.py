@@ -22,7 +22,7 @@ def test_the_edges_of_a_square() -> None:
         assert found[row].sum() == 2  # left and right, one pixel each
         assert found[:, row].sum() == 2
     assert not edges(levels / 20, 50, 150).any()  # 4 * 10 is below the lower threshold
-    assert not edges(levels * 0.15, 50, 150).any()  # 4 * 30 is between them: nothing strong to hold on to
+    assert not edges(levels / 10, 50, 150).any()  # 4 * 20, in corners 120, is between: nothing strong to hold on to
     assert not edges(np.full((5, 5), 9.0), 50, 150).any()
 
 
@@ -35,11 +35,11 @@ def test_equalized_by_hand() -> None:
 @pytest.mark.parametrize("severity", [0, 1, 2])
 def test_water_only_brightens(severity: int) -> None:
     found = spatter(RANDOM, severity, Draws(1)) - RANDOM
-    assert found.min() >= 0
+    assert found.min() >= -1e-12
     assert 0.2 < found.max() <= 0.5
     wet = found[..., 0] > 1e-3
     assert 0.02 < wet.mean() < 0.9
-    np.testing.assert_allclose(found / found.max(axis=2, keepdims=True).clip(1e-9), (found > 0) * (WATER / WATER.max()))
+    np.testing.assert_allclose(found[wet] / found[wet][:, 1:2], np.tile(WATER / WATER[1], (wet.sum(), 1)))
 
 
 @pytest.mark.parametrize("severity", [3, 4])

@@ -7,8 +7,7 @@ import pytest
 from PIL import Image
 
 from vitlab.core.errors import DataError
-from vitlab.data.conditions import TARGET, meaning
-from vitlab.data.contract import Values
+from vitlab.data.conditions import conditions_of, meaning
 from vitlab.data.open import open_data
 
 WNIDS = ("n01440764", "n01443537")
@@ -34,14 +33,13 @@ def test_each_image_has_its_condition(flat: bool, tmp_path: Path) -> None:
     assert dataset.name == "imagenet-c"
     assert [name[-10:-1] for name in dataset.classes] == list(WNIDS)
     test = dataset.splits["test"]
-    conditions = test.targets[TARGET]
-    assert isinstance(conditions, Values)
+    conditions = conditions_of(test)
     assert len(test) == len(conditions) == 3 * 5 * 4
     for i in range(len(test)):
         corruption, severity, wnid = Path(test.images.where(i)).parts[-4:-1]
-        assert meaning(int(conditions.values[i])) == (corruption, int(severity))
+        assert meaning(int(conditions[i])) == (corruption, int(severity))
         assert dataset.classes[test.labels[i]].endswith(f"({wnid})")
-    assert [meaning(number)[0] for number in dict.fromkeys(conditions.values.tolist())][::5] == [
+    assert [meaning(number)[0] for number in dict.fromkeys(conditions.tolist())][::5] == [
         *("gaussian_noise", "fog", "spatter")  # in the order of the paper
     ]
 
@@ -62,5 +60,4 @@ def test_a_severity_that_is_missing_is_said(tmp_path: Path) -> None:
 def test_conditions_are_taken_with_their_images(tmp_path: Path) -> None:
     test = open_data(write(tmp_path / "imagenet-c", FOLDERS)).splits["test"]
     some = test.take([25, 3])
-    assert isinstance(some.targets[TARGET], Values)
-    np.testing.assert_array_equal(some.targets[TARGET].values, test.targets[TARGET].values[[25, 3]])  # pyright: ignore[reportAttributeAccessIssue]
+    np.testing.assert_array_equal(conditions_of(some), conditions_of(test)[[25, 3]])
