@@ -166,6 +166,27 @@ def test_imagenet_c(tmp_path: Path) -> None:
         found(root, corruptions=("snow",))
 
 
+def test_pictures_of_imagenet_c_are_not_cropped_again(tmp_path: Path) -> None:
+    """The edge, which a crop from a larger picture would cut off, tells the class; of the clean set it is cut off."""
+    spec = Preprocess(size=(8, 8), resize="shortest", shortest_edge=16, mean=(0, 0, 0), std=(1, 1, 1))
+
+    def by_corner(images: Tensor) -> Tensor:
+        return torch.nn.functional.one_hot((images[:, 0, 0, 0] * 255).round().long(), 1000).float()
+
+    subject = subject_from(torch.nn.Flatten(), logits=by_corner, name="corner", preprocess=spec, labels=THOUSAND)
+    pixels = np.zeros((8, 8, 3), np.uint8)
+    for number in (2, 10):
+        pixels[[0, -1]] = pixels[:, [0, -1]] = number
+        for part in (*(f"imagenet-c/fog/{i}" for i in range(1, 6)), "clean/train", "clean/val"):
+            path = tmp_path / part / THOUSAND[number] / "ILSVRC2012_val_00000001.png"
+            path.parent.mkdir(parents=True)
+            Image.fromarray(pixels).save(path)
+    result = found(tmp_path / "imagenet-c", subject, clean=str(tmp_path / "clean"))
+    assert values(result)["fog error"] == 0
+    assert values(result)["clean error"] == 0.5  # where it is cut off, both get the same answer
+    assert "relative mCE of 1 corruption, %" in result.metrics
+
+
 def test_corrupted_here_is_what_one_corrupts_oneself(tmp_path: Path) -> None:
     """Against a loop: each picture preprocessed, corrupted, normalised and shown to the model by hand."""
     torch.manual_seed(0)

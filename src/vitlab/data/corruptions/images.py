@@ -54,4 +54,9 @@ def corrupted(
         TARGET: Values(np.repeat(numbers, len(split))),
     }
     made = Split(Corrupted(split.images, preprocess, conditions, seed), targets)
-    return made, dataclasses.replace(preprocess, resize="squash", shortest_edge=None)
+    return made, whole_picture(preprocess)
+
+
+def whole_picture(preprocess: Preprocess) -> Preprocess:
+    """The preprocessing without its crop, for pictures that are cropped already: one of its size is left as it is."""
+    return dataclasses.replace(preprocess, resize="squash", shortest_edge=None)

@@ -102,8 +102,9 @@ def _grouped(on: "Measurement", options: RobustnessOptions) -> Outcome:
 
 
 def _published(on: "Measurement", options: RobustnessOptions) -> Outcome:
-    """A set whose pictures were corrupted by its authors."""
+    """A set whose pictures were corrupted by its authors, after cropping: nothing is cropped again."""
     from vitlab.data.conditions import ALL, chosen, conditions_of
+    from vitlab.data.corruptions.images import whole_picture
     from vitlab.evaluation.robustness import answers, matched
 
     rows = chosen(conditions_of(on.measured), options.corruptions or ALL, options.severities, options.images)
@@ -111,7 +112,8 @@ def _published(on: "Measurement", options: RobustnessOptions) -> Outcome:
         raise EvaluationError(f"{on.dataset.name} has none of the corruptions at the severities that were asked for.")
     split = on.measured.take(rows)
     subject, how = matched(on.subject, on.dataset.classes)
-    wrong = answers(subject, split, on.reading, on.progress).wrong_of(len(split))
+    seen = dataclasses.replace(subject, preprocess=whole_picture(subject.preprocess))
+    wrong = answers(seen, split, on.reading, on.progress).wrong_of(len(split))
     clean = _clean(on, options)
     without = None if clean is None else answers(subject, clean, on.reading, on.progress).wrong_of(len(clean))
     return _errors(on, split, wrong, without, {"classes_matched": how})
@@ -149,10 +151,12 @@ def _errors(
     from vitlab.data.sources.published.imagenet_c import IMAGENET_C
     from vitlab.evaluation.corruption_errors import CorruptionErrors
     from vitlab.evaluation.labeled_features import share
+    from vitlab.evaluation.measurement import with_damaged
 
     errors = CorruptionErrors.of(conditions_of(split), split.labels, wrong)
     of_alexnet = on.dataset.name == IMAGENET_C and errors.whole and set(errors.averaged) <= {*COMMON}
-    some = "" if len(errors.averaged) == len(COMMON) else f" of {len(errors.averaged)} corruptions"
+    num = len(errors.averaged)
+    some = "" if num == len(COMMON) else f" of {num} corruption{'s' * (num != 1)}"
     metrics: dict[str, Metric] = {}
     if of_alexnet:
         metrics[f"mCE{some}, %"] = errors.mce()
@@ -163,10 +167,10 @@ def _errors(
         metrics["clean error"] = share(int(np.nansum(clean)), int(np.isfinite(clean).sum()))
         metrics["beyond clean, points"] = errors.beyond(clean)
     metrics |= {f"{name} error": errors.error(name) for name in errors.corruptions}
-    num = int(np.isfinite(wrong).sum())
-    counts = {on.split: num, "conditions": len(errors.wrong), "images per condition": len(split) // len(errors.wrong)}
-    unreadable = {"unreadable": len(split) - num} if num < len(split) else {}
-    return Outcome(metrics=metrics, counts=counts | unreadable, settings=settings, details={"errors": errors.table()})
+    counts = {"conditions": len(errors.wrong), "images per condition": len(split) // len(errors.wrong)}
+    answered = int(np.isfinite(wrong).sum())
+    counts = with_damaged({on.split: answered, **counts}, len(split) - answered)
+    return Outcome(metrics=metrics, counts=counts, settings=settings, details={"errors": errors.table()})
 
 
 def _some(split: "Split", options: RobustnessOptions) -> "Split":
