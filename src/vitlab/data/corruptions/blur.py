@@ -1,7 +1,6 @@
 """Blurs: out of focus, through frosted glass, of a movement, of a zoom, Gaussian."""
 
 import numpy as np
-from scipy import ndimage
 
 from vitlab.data.contract import Array
 from vitlab.data.corruptions.draws import Draws
@@ -15,6 +14,8 @@ GAUSSIAN = (0.4, 0.6, 0.7, 0.8, 1)  # px: sigma
 
 
 def defocus_blur(x: Array, severity: int, draws: Draws) -> Array:
+    from scipy import ndimage
+
     del draws
     radius, soft = DEFOCUS[severity]
     scale = proportion(x.shape)
@@ -23,6 +24,8 @@ def defocus_blur(x: Array, severity: int, draws: Draws) -> Array:
 
 def disk(radius: float, sigma: float, reach: int) -> Array:
     """A disk of sum 1 whose edge is softened by a Gaussian that ends after `reach` pixels."""
+    from scipy import ndimage
+
     size = int(radius)
     y, x = np.mgrid[-size : size + 1, -size : size + 1]
     found = np.pad((x**2 + y**2 <= radius**2) / 1.0, reach)
@@ -70,4 +73,6 @@ def gaussian_blur(x: Array, severity: int, draws: Draws) -> Array:
 
 def gaussian(x: Array, sigma: float) -> Array:
     """Over rows and columns, to four sigmas, with the edge's pixels beyond the edge."""
+    from scipy import ndimage
+
     return ndimage.gaussian_filter(x, (sigma, sigma, 0), mode="nearest", truncate=4)

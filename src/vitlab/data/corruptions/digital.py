@@ -4,7 +4,6 @@ import io
 
 import numpy as np
 from PIL import Image
-from scipy import ndimage
 
 from vitlab.data.contract import Array
 from vitlab.data.corruptions.draws import Draws
@@ -55,6 +54,8 @@ def _picture(x: Array) -> Image.Image:
 
 def elastic_transform(x: Array, severity: int, draws: Draws) -> Array:
     """First three corners move, and with them all; then every place by smoothed random steps."""
+    from scipy import ndimage
+
     side = min(x.shape[:2])
     far, smooth, corners = (side * part for part in ELASTIC[severity])
     rows, columns = np.mgrid[: x.shape[0], : x.shape[1]].astype(np.float64)
@@ -77,5 +78,7 @@ def _affine(rows: Array, columns: Array, moves: Array) -> tuple[Array, Array]:
 
 
 def _sampled(x: Array, rows: Array, columns: Array, *, mode: str) -> Array:
+    from scipy import ndimage
+
     channels = [ndimage.map_coordinates(x[..., k], (rows, columns), order=1, mode=mode) for k in range(3)]
     return np.stack(channels, axis=2)

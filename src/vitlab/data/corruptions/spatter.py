@@ -1,7 +1,6 @@
 """Drops of water, and at the higher severities splashes of mud, on the lens."""
 
 import numpy as np
-from scipy import ndimage
 
 from vitlab.data.contract import Array
 from vitlab.data.corruptions.draws import Draws
@@ -23,6 +22,8 @@ FARTHEST = 20  # px from an edge that are told apart
 
 def spatter(x: Array, severity: int, draws: Draws) -> Array:
     """The liquid is drawn on 32 pixels and enlarged, so that drops are as large in every picture."""
+    from scipy import ndimage
+
     mean, deviation, smooth, least, strength = SPATTER[severity]
     size = tuple(max(round(side / proportion(x.shape)), 2) for side in x.shape[:2])
     liquid = ndimage.gaussian_filter(mean + deviation * draws.normal(size), smooth, mode="nearest", truncate=4)
@@ -37,6 +38,8 @@ def spatter(x: Array, severity: int, draws: Draws) -> Array:
 
 def drops(liquid: Array) -> Array:
     """How bright water is, to 1: brighter far from its edges, and lit from one side; `liquid` is 0 to 255."""
+    from scipy import ndimage
+
     far = np.asarray(ndimage.distance_transform_edt(~edges(liquid, 50, 150)))
     height = np.floor(ndimage.uniform_filter(np.minimum(far, FARTHEST), 3, mode="mirror"))
     lit = ndimage.correlate(equalized(height), LIGHT, mode="mirror").clip(0, 255)
@@ -56,6 +59,8 @@ def equalized(levels: Array) -> Array:
 
 def edges(levels: Array, low: float, high: float) -> Array:
     """Canny's edges: ridges of the gradient above `low` that touch one above `high`."""
+    from scipy import ndimage
+
     across = np.asarray(ndimage.sobel(levels, 1, mode="nearest"))
     down = np.asarray(ndimage.sobel(levels, 0, mode="nearest"))
     strength = np.abs(across) + np.abs(down)
