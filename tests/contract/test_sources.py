@@ -155,6 +155,56 @@ def imagenet21k(root: Path, labels: list[int]) -> tuple[Path, Path]:
     return root, class_folders(root / "imagenet21k_train", labels, "n01440764", "n01443537")
 
 
+def numbered(root: Path, labels: list[int]) -> tuple[Path, Path]:
+    return root, class_folders(root, labels, "2", "10", "jpeg")
+
+
+def v2(root: Path, labels: list[int]) -> tuple[Path, Path]:
+    return numbered(root / "imagenetv2-matched-frequency-format-val", labels)
+
+
+def v2_threshold(root: Path, labels: list[int]) -> tuple[Path, Path]:
+    return numbered(root / "imagenetv2-threshold0.7-format-val", labels)
+
+
+def v2_top(root: Path, labels: list[int]) -> tuple[Path, Path]:
+    return numbered(root / "imagenetv2-top-images-format-val", labels)
+
+
+def wnids(root: Path, labels: list[int]) -> tuple[Path, Path]:
+    return root, class_folders(root, labels, "n01440764", "n01443537", "jpg")
+
+
+def imagenet_a(root: Path, labels: list[int]) -> tuple[Path, Path]:
+    return wnids(root / "imagenet-a", labels)
+
+
+def imagenet_r(root: Path, labels: list[int]) -> tuple[Path, Path]:
+    return wnids(root / "imagenet-r", labels)
+
+
+def sketch(root: Path, labels: list[int]) -> tuple[Path, Path]:
+    return wnids(root / "sketch", labels)
+
+
+def imagenet_c(root: Path, labels: list[int]) -> tuple[Path, Path]:
+    files = [
+        class_folders(root / "weather" / "fog" / str(severity), labels, "n01440764", "n01443537")
+        for severity in range(1, 6)
+    ]
+    return root, files[0]
+
+
+def tiny_c(root: Path, labels: list[int]) -> tuple[Path, Path]:
+    return imagenet_c(root / "Tiny-ImageNet-C", labels)
+
+
+def objectnet(root: Path, labels: list[int]) -> tuple[Path, Path]:
+    text(root / "mappings" / "folder_to_objectnet_label.json", '{"banana": "Banana", "clock": "Alarm clock"}')
+    text(root / "mappings" / "objectnet_to_imagenet_1k.json", '{"Banana": "banana", "Alarm clock": "digital clock"}')
+    return root, class_folders(root / "images", labels, "banana", "clock")
+
+
 def digits(root: Path, labels: list[int]) -> tuple[Path, Path]:
     del labels
     return root, root
@@ -241,6 +291,15 @@ MAKERS: dict[str, Maker] = {
     "imagenet": imagenet,
     "tiny-imagenet": tiny,
     "imagenet21k": imagenet21k,
+    "imagenet-v2": v2,
+    "imagenet-v2-threshold": v2_threshold,
+    "imagenet-v2-top": v2_top,
+    "imagenet-a": imagenet_a,
+    "imagenet-r": imagenet_r,
+    "imagenet-sketch": sketch,
+    "imagenet-c": imagenet_c,
+    "tiny-imagenet-c": tiny_c,
+    "objectnet": objectnet,
     "digits": digits,
     "camvid": camvid,
     "masks": masks,
@@ -291,9 +350,9 @@ def test_it_reads_what_it_recognises(name: str, tmp_path: Path) -> None:
     for split in dataset.splits.values():
         assert len(split) == len(split.images) > 0
         assert split.targets
-        for target in split.targets.values():
+        for of, target in split.targets.items():
             assert len(target) == len(split)
-            if isinstance(target, Values):
+            if isinstance(target, Values) and of == "label":
                 assert 0 <= target.values.min() <= target.values.max() < dataset.num_classes
     look(dataset)
 

@@ -34,7 +34,7 @@ def evaluate(
     progress: Callable[[int, int], None] | None = None,
     **options: Any,
 ) -> "Result":
-    """What a protocol measures of a model on a data set: accuracy, real, semantic, fewshot, linear, knn, finetune, ...
+    """What a protocol measures of a model on a data set: accuracy, robustness, fewshot, linear, knn, finetune, vtab ...
 
     `mine.py:NAME` is one of your own. Keywords that are not named here are the protocol's own, and unknown ones are
     refused. Features are kept in `cache` unless `keep` is False. Processes that torchrun started share the work, and

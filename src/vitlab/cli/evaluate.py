@@ -97,7 +97,9 @@ def main(arguments: Sequence[str]) -> int:
 def _description() -> str:
     summaries = {protocol.name: protocol.summary for protocol in PROTOCOLS}
     summaries[COMPARE] = "results side by side, with the paper's own if you like, and as a figure"
-    return "Measure a model. Protocols:\n" + "\n".join(f"  {name:<9} {text}" for name, text in summaries.items()) + HELP
+    width = max(map(len, summaries))
+    lines = [f"  {name:<{width}} {text}" for name, text in summaries.items()]
+    return "Measure a model. Protocols:\n" + "\n".join(lines) + HELP
 
 
 def _find(name: str) -> Protocol:

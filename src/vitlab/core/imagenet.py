@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from importlib.resources import files
 
 WNID = re.compile(r"n[0-9]{8}")
+SEVERAL = re.compile(rf".*\(({WNID.pattern}(?: {WNID.pattern})*)\)")  # 'Alarm clock (n02708093 n03196217)'
 NAMED = re.compile(rf".*\(({WNID.pattern})\)")  # 'goldfish (n01443537)'
 
 
@@ -39,3 +40,11 @@ def wordnet_id(name: str) -> str | None:
         return name
     found = NAMED.fullmatch(name)
     return None if found is None else found[1]
+
+
+def wordnet_ids(name: str) -> tuple[str, ...]:
+    """The WordNet ids that a class name is or ends with: several where it is as many of ImageNet's classes."""
+    if WNID.fullmatch(name):
+        return (name,)
+    found = SEVERAL.fullmatch(name)
+    return () if found is None else tuple(found[1].split())

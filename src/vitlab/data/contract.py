@@ -77,7 +77,10 @@ Target: TypeAlias = Values | Masks
 @final
 @dataclass(frozen=True)
 class Split:
-    """One part of a data set: images, and for each of them targets by name (`label`, `mask`), or none at all."""
+    """One part of a data set: images, and for each of them targets by name (`label`, `mask`), or none at all.
+
+    The target `condition` is what an image of a corrupted set went through: see `vitlab.data.conditions`.
+    """
 
     images: Images
     targets: Mapping[str, Target] = field(default_factory=dict)

@@ -125,7 +125,7 @@ def for_classes(subject: Subject, classes: Sequence[str], *, otherwise: str = FE
         )
         more = len(subject.labels) > len(places)
         return chosen, f"by name, {len(places)} of the model's {len(subject.labels)}" if more else "by name"
-    known = _num_logits(subject)
+    known = num_logits(subject)
     if known == len(classes):
         if subject.labels is not None:
             log.warning(
@@ -143,7 +143,8 @@ def for_classes(subject: Subject, classes: Sequence[str], *, otherwise: str = FE
     raise EvaluationError(f"{subject.name} tells {known} classes and the data has {len(classes)}{missing}: {advice}.")
 
 
-def _num_logits(subject: Subject) -> int:
+def num_logits(subject: Subject) -> int:
+    """How many classes a subject tells."""
     assert subject.logits is not None
     return subject.logits(torch.zeros(1, 3, *subject.preprocess.size, device=subject.device)).shape[-1]
 

@@ -3,6 +3,6 @@
 from vitlab.core.registry import Registry
 from vitlab.evaluation.contract import Protocol
 
-NAMES = ("accuracy", "real", "semantic", "fewshot", "linear", "knn", "frechet", "cost")
+NAMES = ("accuracy", "real", "robustness", "semantic", "fewshot", "linear", "knn", "frechet", "cost")
 MODULES = tuple(f"evaluation.protocols.{name}" for name in NAMES)
 PROTOCOLS = Registry(Protocol, "protocol", "vitlab", "PROTOCOL", MODULES, group="vitlab.protocols")
