@@ -37,10 +37,10 @@ fmt: .venv/.dev ## format, and repair what the linter can
 	@$(PY) -m ruff check --fix .
 	@$(PY) -m ruff format .
 
-# What ends in _peers.py is started by the benchmark that it belongs to; a soak takes hours, and copies, frozen, labels and transfer are measured on photos of yours.
+# What ends in _peers.py is started by the benchmark that it belongs to; a soak takes hours, and copies, frozen, labels, methods, pretrain and transfer are measured on data of yours.
 bench: .venv/.dev ## every benchmark in turn
 	@set -e; for script in benchmarks/*.py; do \
-	    case "$$script" in *_peers.py|*/soak.py|*/copies.py|*/frozen.py|*/labels.py|*/transfer.py) continue;; esac; \
+	    case "$$script" in *_peers.py|*/soak.py|*/copies.py|*/frozen.py|*/labels.py|*/methods.py|*/pretrain.py|*/transfer.py) continue;; esac; \
 	    grep -q '^if __name__' "$$script" || continue; \
 	    echo "== $$script"; $(PY) "$$script"; \
 	done
@@ -48,6 +48,7 @@ bench: .venv/.dev ## every benchmark in turn
 docs: .venv/.dev ## check that the links in the documents resolve, and that the zoo's page is the zoo
 	@$(PY) docs/check.py
 	@$(PY) docs/zoo.py --check
+	@$(PY) docs/published.py --check
 
 clean: ## remove caches and builds
 	@rm -rf build dist .hypothesis .import_linter_cache .pytest_cache .ruff_cache
