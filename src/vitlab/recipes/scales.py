@@ -15,6 +15,7 @@ from vitlab.data.augmentation import Augmentation
 from vitlab.models.create import configured
 from vitlab.recipes.bit import RECIPES as BIT
 from vitlab.recipes.pretraining import RECIPES as PRETRAINING
+from vitlab.training.durations import parse
 from vitlab.training.optimizers import Optimizer
 from vitlab.training.recipe import DataChoice, ModelChoice, Recipe
 from vitlab.training.schedules import Schedule
@@ -151,9 +152,33 @@ def with_model(recipe: Recipe, **changes: Any) -> Recipe:
 
 def steps_times(recipe: Recipe, factor: int) -> Recipe:
     """The recipe with so many times as long a run."""
-    amount, unit = recipe.schedule.total.split()
-    schedule = dataclasses.replace(recipe.schedule, total=f"{int(amount) * factor} {unit}")
-    return dataclasses.replace(recipe, schedule=schedule)
+    schedule = recipe.schedule
+    drops = tuple(_times(drop, factor) for drop in schedule.drops)
+    return dataclasses.replace(
+        recipe, schedule=dataclasses.replace(schedule, total=_times(schedule.total, factor), drops=drops)
+    )
+
+
+def on_part(recipe: Recipe, part: float) -> Recipe:
+    """The recipe on a part of train, of each class, with as many steps as on all of it."""
+    schedule = recipe.schedule
+    epochs = {
+        name: _times(value, 1 / part)
+        for name in ("total", "warmup")
+        if parse(value := getattr(schedule, name))[1] == "epoch"
+    }
+    drops = tuple(_times(drop, 1 / part) if parse(drop)[1] == "epoch" else drop for drop in schedule.drops)
+    return dataclasses.replace(
+        recipe,
+        data=dataclasses.replace(recipe.data, fraction=part),
+        schedule=dataclasses.replace(schedule, drops=drops, **epochs),
+    )
+
+
+def _times(duration: str, factor: float) -> str:
+    """A duration so many times as long; a part of the run stays that part."""
+    amount, unit = parse(duration)
+    return duration if unit == "%" else f"{amount * factor:g} {unit}s"
 
 
 def config_of(recipe: Recipe) -> Any:

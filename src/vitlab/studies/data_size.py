@@ -67,11 +67,11 @@ def _candidates(scale: str, family: Any, part: float) -> dict[str, Any]:
     """The family's recipe on a part of train, with little and with much regularisation."""
     import dataclasses
 
-    from vitlab.recipes.scales import FAMILIES, scale_recipe
+    from vitlab.recipes.scales import FAMILIES, on_part, scale_recipe
 
     if family not in FAMILIES:
         raise ConfigError(f"study data-size: families are {', '.join(FAMILIES)}, not '{family}'.")
-    recipe = scale_recipe(scale, family)
+    recipe = on_part(scale_recipe(scale, family), part)
     found: dict[str, Any] = {}
     for name, (decay, dropout, smoothing) in REGULARISED.items():
         sgd = recipe.optimizer.name == "sgd"
@@ -79,7 +79,6 @@ def _candidates(scale: str, family: Any, part: float) -> dict[str, Any]:
         found[name] = dataclasses.replace(
             recipe,
             model=dataclasses.replace(recipe.model, dropout=None if family == "BiT" else dropout),
-            data=dataclasses.replace(recipe.data, fraction=part),
             loss=dataclasses.replace(recipe.loss, label_smoothing=smoothing),
             optimizer=dataclasses.replace(recipe.optimizer, **changed),
         )

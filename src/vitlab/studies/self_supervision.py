@@ -26,13 +26,13 @@ class SelfSupervisionOptions:
 def run(context: "Context", options: SelfSupervisionOptions) -> StudyResult:
     import dataclasses
 
-    from vitlab.recipes.scales import scale_recipe, steps_times
+    from vitlab.recipes.scales import on_part, scale_recipe, steps_times
     from vitlab.studies.ablation import ablated
     from vitlab.studies.context import samples
     from vitlab.studies.paper import published
 
     recipe = scale_recipe(context.scale)
-    few = dataclasses.replace(recipe, data=dataclasses.replace(recipe.data, fraction=options.labelled))
+    few = on_part(recipe, options.labelled)
     starts = _starts(context.scale, steps_times(recipe, options.pretrain_times))
     wanted = context.wanted([SCRATCH, *starts])
     before = context.over_seeds(

@@ -19,7 +19,8 @@ def test_made_tasks(tmp_path: Path) -> None:
     assert [each.num_classes for each in opened.values()] == [10, 3, 9]
     where = opened["structured"].splits["train"]
     for number in range(20):
-        row, column = center_of_mass(np.asarray(where.images.read(number)).reshape(16, 16, -1)[..., 0])
+        middle = center_of_mass(np.asarray(where.images.read(number)).reshape(16, 16, -1)[..., 0])
+        row, column = np.asarray(middle, np.float64).tolist()
         place = 3 * round((row - 3.5) / 4) + round((column - 3.5) / 4)
         assert place == where.labels[number]
     ink = opened["specialised"].splits["test"]

@@ -1,0 +1,41 @@
+"""The recipes of studies: lengths, parts of train, and models that can be built."""
+
+import dataclasses
+
+import pytest
+
+from vitlab.core.errors import ConfigError
+from vitlab.recipes.scales import FAMILIES, config_of, on_part, scale_recipe, steps_times, with_model
+from vitlab.training.durations import Pace
+from vitlab.training.schedules import resolve
+
+IMAGES = 1_281_167
+
+
+@pytest.mark.parametrize("scale", ["digits", "cifar", "tiny-imagenet", "imagenet"])
+@pytest.mark.parametrize("family", FAMILIES)
+def test_a_part_of_train_has_the_steps_of_all(scale: str, family: str) -> None:
+    recipe = scale_recipe(scale, family)  # pyright: ignore[reportArgumentType]
+    part = on_part(recipe, 0.05)
+    assert part.data.fraction == 0.05
+    whole = resolve(recipe.schedule, Pace(recipe.batch_size, IMAGES))
+    some = resolve(part.schedule, Pace(recipe.batch_size, round(0.05 * IMAGES)))
+    assert some.total == pytest.approx(whole.total, rel=1e-4)
+    assert some.drops == pytest.approx(whole.drops, rel=1e-3)
+    longer = resolve(steps_times(recipe, 2).schedule, Pace(recipe.batch_size, IMAGES))
+    assert longer.total == pytest.approx(2 * whole.total, rel=1e-4)
+    assert longer.drops == pytest.approx([2 * drop for drop in whole.drops], rel=1e-3)
+
+
+def test_changes_of_the_model() -> None:
+    recipe = with_model(scale_recipe("digits"), depth=7, image_size=24)
+    assert (config_of(recipe).depth, config_of(recipe).image_size, config_of(recipe).width) == (7, (24, 24), 32)
+    assert config_of(with_model(recipe, depth=2)).depth == 2
+
+
+def test_families_have_their_optimizers() -> None:
+    assert [scale_recipe("digits", family).optimizer.name for family in FAMILIES] == ["adamw", "sgd", "adamw"]
+    assert scale_recipe("cifar", "BiT", optimizer="adamw").optimizer.name == "adamw"
+    assert dataclasses.asdict(scale_recipe("imagenet"))["batch_size"] == 4096
+    with pytest.raises(ConfigError, match="There is no scale 'jft': digits, cifar, tiny-imagenet, imagenet"):
+        scale_recipe("jft")
