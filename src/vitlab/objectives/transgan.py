@@ -4,7 +4,7 @@ import dataclasses
 import functools
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import ClassVar, Literal, TypeAlias, final
+from typing import ClassVar, Literal, TypeAlias, cast, final
 
 import torch
 import torch.nn.functional as F
@@ -162,7 +162,7 @@ def _slopes(critic: torch.nn.Module, images: Float[Tensor, "b c h w"]) -> Float[
     return (gradient.flatten(1).square().sum(dim=1) + EPS).sqrt()
 
 
-slopes: Slopes = torch.compiler.disable(_slopes)  # what is compiled cannot be differentiated twice
+slopes = cast("Slopes", torch.compiler.disable(_slopes))  # what is compiled cannot be differentiated twice
 
 
 def _critic(options: TransGANOptions, model: Generator) -> ViT:
