@@ -239,7 +239,10 @@ def _stopped_by_signals() -> Iterator[None]:
     """SIGINT and SIGTERM as `GridStopped`, which ends all runs in order."""
     from vitlab.studies.grid import GridStopped
 
+    caught: list[int] = []
+
     def stop(number: int, _: Any) -> None:
+        caught.append(number)
         raise GridStopped(128 + number)
 
     before: dict[int, Any] = {}
@@ -248,6 +251,10 @@ def _stopped_by_signals() -> Iterator[None]:
             for number in (signal.SIGINT, signal.SIGTERM):
                 before[number] = signal.signal(number, stop)
         yield
+    except GridStopped:
+        raise
+    except KeyboardInterrupt as error:  # which Ray makes of what a handler raises while it waits
+        raise GridStopped(128 + (caught[0] if caught else signal.SIGINT)) from error
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)

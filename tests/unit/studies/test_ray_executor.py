@@ -231,6 +231,22 @@ def test_stopping_cancels_what_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     assert sorted(stand_in.cancelled) == ["a", "b"]
 
 
+def test_ctrl_c_while_ray_waits_ends_in_order(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    stand_in = StandIn()
+    waits = stand_in.wait
+
+    def interrupted(*_: Any, **__: Any) -> Any:
+        stand_in.wait = waits
+        raise KeyboardInterrupt
+
+    stand_in.wait = interrupted
+    with pytest.raises(GridStopped) as raised:
+        mapped(stand_in, cells(tmp_path, "a", "b"), monkeypatch)
+    assert raised.value.status == 130
+    assert sorted(stand_in.cancelled) == ["a", "b"]
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler  # as it was
+
+
 def test_a_node_that_is_not_as_this_one_says_so(tmp_path: Path) -> None:
     [cell] = cells(tmp_path, "a")
     assert "has vitlab" in ray_executor.remotely(cell, work, "0.0.1")["error"]
