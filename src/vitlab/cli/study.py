@@ -28,6 +28,7 @@ Examples:
   vitlab study positions --scale digits
   vitlab study positions --scale cifar --data data/cifar-10-batches-py --forecast
   vitlab study data-size --scale digits --seeds 5 --out runs/data-size --json
+  vitlab study data-size --scale cifar --executor ray://head:10001 --out /shared/data-size
 
 `vitlab study NAME --help` shows a study's own options; FILE.py:NAME is a study of your own."""
 
@@ -45,7 +46,7 @@ class Common:
     data: str | None = None
     """Where the scale's data are, or other data in their place."""
     executor: Annotated[str, arg(metavar="NAME")] = "here"
-    """Where the runs are computed; here: in this process, in order."""
+    """Where the runs are computed: here, in order; ray or ray://HOST:PORT, on a cluster (see docs/cluster.md)."""
     device: str | None = None
     """cpu, cuda, ...; by default a GPU where there is one."""
     forecast: bool = False

@@ -1,9 +1,11 @@
 """Where the cells of a study are computed: here, one after the other, or wherever else an executor takes them."""
 
+import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Protocol, TypeAlias, final
 
 from vitlab.core.errors import unknown_name
+from vitlab.studies import ray_executor
 from vitlab.studies.cells import Cell, attempt
 
 Outcome: TypeAlias = Mapping[str, Any]  # what `attempt` gives
@@ -30,8 +32,11 @@ class Here:
 EXECUTORS: dict[str, Callable[[], Executor]] = {"here": Here}
 
 
-def find_executor(name: str) -> Executor:
-    """The executor of that name."""
-    if name not in EXECUTORS:
-        raise unknown_name("executor", name, EXECUTORS, f" There are {', '.join(EXECUTORS)}.")
-    return EXECUTORS[name]()
+def find_executor(name: str, say: Callable[[str], None] | None = None) -> Executor:
+    """The executor of that name, or on a Ray cluster; `say` is told what becomes of runs there."""
+    if name in EXECUTORS:
+        return EXECUTORS[name]()
+    if re.match(rf"{ray_executor.NAME}\b", name):
+        return ray_executor.parse_ray(name, say)
+    known = (*EXECUTORS, ray_executor.NAME)
+    raise unknown_name("executor", name, known, f" There are {', '.join(EXECUTORS)}, {ray_executor.FORM}.")

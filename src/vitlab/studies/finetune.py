@@ -27,6 +27,8 @@ class FinetuneOptions:
     """Parts that a batch is computed in, where it does not fit."""
     show: bool = False
     """Show each run's own progress."""
+    executor: str = "here"
+    """Where the runs are made: here, in order; ray or ray://HOST:PORT, on a cluster (see docs/cluster.md)."""
 
 
 def run(request: "Request") -> Result:
@@ -44,6 +46,7 @@ def run(request: "Request") -> Result:
         image_size=transfer.training_size(request),
         machine=transfer.machine_of(request),
         progress=request.progress,
+        executor=transfer.executor_of(request),
     )
     return transfer.with_cost(request, result)
 

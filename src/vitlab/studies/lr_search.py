@@ -1,6 +1,7 @@
 """One set's part of a protocol: a learning rate chosen on training images, then a run per seed on all of them."""
 
 import dataclasses
+import functools
 import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -149,10 +150,9 @@ def transfer(
     with open_grid(folder, task.plan(weights, machine), train=train, tally=tally) as grid:
         scores = _scores(task, weights, machine, grid, results) if task.chooses else {}
         lr = best_lr(scores, where=task.name) if scores else task.lrs[0]
-        recipes = [task.recipe(weights, machine, lr=lr, seed=seed, choosing=False) for seed in task.seeds]
+        runs = final_runs(task, weights, machine, lr)
         final: list[Mapping[str, Any]] = []
-        for recipe in recipes:
-            name = f"final/rate={lr!r},seed={recipe.seed}"
+        for name, recipe in runs.items():
             result = grid.run(name, recipe, keep_model=keep_models)
             assert result is not None
             final.append(result)
@@ -164,7 +164,7 @@ def transfer(
         losses=tuple(result["test loss"] for result in final),
         seconds=sum(result["seconds"] for result in results),
         images_seen=sum(result["images_seen"] for result in results),
-        recipe=recipes[0],
+        recipe=next(iter(runs.values())),
     )
 
 
@@ -173,13 +173,24 @@ def _scores(
 ) -> dict[float, float | None]:
     """The accuracy on the held-out images at the end of a run with each rate, with the first seed."""
     scores: dict[float, float | None] = {}
-    for lr in sorted(task.lrs):
-        recipe = task.recipe(weights, machine, lr=lr, seed=task.seeds[0], choosing=True)
-        result = grid.run(f"choose/rate={lr!r}", recipe, may_diverge=True)
-        scores[lr] = None if result is None else result["best_score"]
+    for name, recipe in choosing_runs(task, weights, machine).items():
+        result = grid.run(name, recipe, may_diverge=True)
+        scores[recipe.optimizer.lr] = None if result is None else result["best_score"]
         if result is not None:
             results.append(result)
     return scores
+
+
+def choosing_runs(task: Transfer, weights: Weights, machine: Machine) -> dict[str, Recipe]:
+    """A run with each rate, by its folder."""
+    recipe = functools.partial(task.recipe, weights, machine, seed=task.seeds[0], choosing=True)
+    return {f"choose/rate={lr!r}": recipe(lr=lr) for lr in sorted(task.lrs)}
+
+
+def final_runs(task: Transfer, weights: Weights, machine: Machine, lr: float) -> dict[str, Recipe]:
+    """A run with each seed, by its folder."""
+    recipe = functools.partial(task.recipe, weights, machine, lr=lr, choosing=False)
+    return {f"final/rate={lr!r},seed={seed}": recipe(seed=seed) for seed in task.seeds}
 
 
 def best_lr(scores: Mapping[float, float | None], *, where: str) -> float:

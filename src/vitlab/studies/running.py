@@ -51,7 +51,7 @@ def run_study(
         data=data,
         only=only,
         device=device,
-        executor=find_executor(executor),
+        executor=find_executor(executor, say),
         dry=dry,
         say=say,
         progress=progress,

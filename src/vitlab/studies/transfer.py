@@ -21,6 +21,8 @@ from vitlab.evaluation.contract import EvaluationError, Metric, Result
 from vitlab.evaluation.cost import model_cost
 from vitlab.evaluation.request import Request
 from vitlab.recipes.finetuning import ROWS, Row, budget
+from vitlab.studies.ahead import make_ahead
+from vitlab.studies.executors import Executor, find_executor
 from vitlab.studies.grid import Progress, Tally, Train, Watch, trainer
 from vitlab.studies.lr_search import Machine, Transfer, Transferred, summary, transfer, weights_of
 from vitlab.weights.load import load
@@ -46,13 +48,14 @@ def finetune(
     progress: Progress | None = None,
     watch: Watch | None = None,
     train: Train | None = None,
+    executor: Executor | None = None,
 ) -> Result:
     """The test accuracy of a model fine-tuned as the paper does; what is None is table 4's, or follows the set's size.
 
     Each rate is tried on a part of train and scored on the rest of it (1, 2 or 10%) or on the set's own val part; with
     the best, one run per seed is made on all but test, and scored on test at its end. `folder` holds the runs: the same
-    call resumes what was begun there. `image_size` None is the model's own; `train` makes a run, and
-    `watch` is told what becomes of each.
+    call resumes what was begun there. `image_size` None is the model's own; `train` makes a run, or an `executor` all
+    of them beforehand, and `watch` is told what becomes of each.
     """
     machine = machine or Machine()
     task = plan_finetune(
@@ -64,13 +67,16 @@ def finetune(
         image_size=image_size,
         on_gpu=machine.on_gpu,
     )
+    weights = weights_of(model)
+    if executor is not None:
+        make_ahead({folder: task}, weights, machine, executor, progress)
     done = transfer(
         task,
-        weights_of(model),
+        weights,
         folder,
         machine,
         train=train or trainer(device=machine.device, show=machine.show),
-        tally=Tally(task.num_runs, progress, watch),
+        tally=Tally(task.num_runs, None if executor else progress, watch),
         keep_models=keep_models,
     )
     return Result(
@@ -171,6 +177,7 @@ def vtab(
     progress: Progress | None = None,
     watch: Watch | None = None,
     train: Train | None = None,
+    executor: Executor | None = None,
 ) -> Result:
     """VTAB-1k: mean test accuracy over 19 tasks of a thousand training images each, also by group and by task.
 
@@ -196,8 +203,10 @@ def vtab(
         )
         for name in chosen
     }
-    tally = Tally(sum(task.num_runs for task in plans.values()), progress, watch)
+    tally = Tally(sum(task.num_runs for task in plans.values()), None if executor else progress, watch)
     weights, make = weights_of(model), train or trainer(device=machine.device, show=machine.show)
+    if executor is not None:
+        make_ahead({folder / name: task for name, task in plans.items()}, weights, machine, executor, progress)
     done = {
         name: transfer(task, weights, folder / name, machine, train=make, tally=tally, keep_models=keep_models)
         for name, task in plans.items()
@@ -315,6 +324,12 @@ def machine_of(request: Request) -> Machine:
         precision=how.precision,
         show=options.show,
     )
+
+
+def executor_of(request: Request) -> Executor | None:
+    """Where the runs are made beforehand; None where they are made here, one after the other."""
+    name = request.options.executor
+    return None if name == "here" else find_executor(name, log.warning)
 
 
 def with_cost(request: Request, result: Result) -> Result:
