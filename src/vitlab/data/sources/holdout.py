@@ -80,7 +80,7 @@ def fraction_of_train(dataset: DataSet, fraction: float, seed: int = 0) -> DataS
     """
     if fraction == 1:
         return dataset
-    train = dataset.splits["train"]
+    train = _train_of(dataset)
     taken = _first_of_each_class(train, fraction, seed)
     note = (
         f"train is {len(taken):,} of its {len(train):,} images: of each class {fraction * 100:g}%, by a hash of each"
@@ -102,7 +102,7 @@ def labelled_part_of_train(dataset: DataSet, fraction: float, seed: int = 0) -> 
     """
     if fraction == 1:
         return dataset
-    train = dataset.splits["train"]
+    train = _train_of(dataset)
     if not train.targets:
         raise DataError(
             f"{dataset.name} has no labels, so that there are none to keep for {fraction * 100:g}% of its images: leave"
@@ -122,6 +122,12 @@ def labelled_part_of_train(dataset: DataSet, fraction: float, seed: int = 0) -> 
         fingerprint=Digest(dataset.fingerprint, "labelled", repr(float(fraction)), seed).text(),
         notes=(*dataset.notes, note),
     )
+
+
+def _train_of(dataset: DataSet) -> Split:
+    if "train" not in dataset.splits:
+        raise DataError(f"{dataset.name} has no train part, of which data.fraction and data.labelled take some.")
+    return dataset.splits["train"]
 
 
 def _first_of_each_class(train: Split, fraction: float, seed: int) -> Array:
