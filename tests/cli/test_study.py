@@ -58,7 +58,7 @@ def test_one_of_ones_own_is_run_then_reused(capsys: pytest.CaptureFixture[str]) 
         (["postions"], "There is no study named 'postions'. Did you mean positions?"),
         (["--scale", "digits"], "Name a study before '--scale': vitlab study NAME; `vitlab study` lists them."),
         (["positions", "--seeds", "0"], "A study needs a seed or more, not 0."),
-        (["positions", "--executor", "moon"], "There is no executor named 'moon'. There are here."),
+        (["positions", "--executor", "moon"], "There is no executor named 'moon'. There are here, ray"),
         (["positions", "--only", "3-D"], "The study positions has no cell '3-D'."),
     ],
 )

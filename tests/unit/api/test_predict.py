@@ -150,8 +150,8 @@ def test_measuring_leaves_the_model_in_its_mode(model: ViT, measure: Callable[[V
         (
             "evaluate",
             {"protocol": None},
-            "There is no protocol named 'None'. There are accuracy, real, semantic, fewshot, linear, knn, cost, score,"
-            " finetune, vtab, or FILE.py:NAME of your own.",
+            "There is no protocol named 'None'. There are accuracy, real, robustness, semantic, fewshot, linear, knn,"
+            " frechet, cost, score, finetune, vtab, or FILE.py:NAME of your own.",
         ),
         (
             "evaluate",

@@ -34,9 +34,9 @@ def test_figures_are_shown_with_their_sentences(model: ViT, monkeypatch: pytest.
     inspection = looked(model, 3)
     page = shown(dataclasses.replace(inspection, unread=(HOSTILE,)))
     titles = [title for title, _, _, _ in model_figures(inspection.findings)]
-    assert len(titles) == 5
+    assert len(titles) == 6
     assert all(title in page.text for title in titles)
-    assert len(page.labels) == 3 + len(titles)  # where it looked, and the heads of the first
+    assert len(page.labels) == 4 + len(titles)  # where it looked, the heads of the first, and its last layer's one by one
     assert "8 x 8 pixels" in page.text
     assert "4 x 4 patches" in page.text
     assert "picture 1: " in page.text
