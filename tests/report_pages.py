@@ -95,7 +95,7 @@ class Page(HTMLParser):
         assert outside == []
         assert "http:" not in self.source
         assert "https:" not in self.source
-        assert len(self.ids) == len(set(self.ids))
+        assert len(self.ids) == len(set(self.ids)), [name for name in self.ids if self.ids.count(name) > 1]
         assert {link[1:] for link in self.links if link.startswith("#")} <= set(self.ids)
         for image in self.images:
             assert image["alt"]

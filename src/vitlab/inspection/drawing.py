@@ -63,6 +63,7 @@ def inline_svg(svg: str, label: str) -> str:
         .replace("'DejaVu Sans'", "system-ui, sans-serif")
     )
     text = re.sub(r"<style[^>]*>.*?</style>", "", text)  # it would be the whole page's; `style` has it for this element
+    text = re.sub(r'(<image [^>]*?) id="image[^"]*"', r"\1", text)  # named by its content: two alike have one name
     own = f"f{zlib.crc32((svg + label).encode(errors='backslashreplace')):08x}-"  # figures of one page repeat ids
     text = re.sub(r'( id="|href="#|url\(#)', rf"\g<1>{own}", text)
     size = re.search(r'viewBox="0 0 ([\d.]+) ([\d.]+)"', text)

@@ -36,7 +36,7 @@ def test_figures_are_shown_with_their_sentences(model: ViT, monkeypatch: pytest.
     titles = [title for title, _, _, _ in model_figures(inspection.findings)]
     assert len(titles) == 6
     assert all(title in page.text for title in titles)
-    assert len(page.labels) == 4 + len(titles)  # where it looked, the heads of the first, and its last layer's one by one
+    assert len(page.labels) == 4 + len(titles)  # where it looked, heads in rows, and one by one
     assert "8 x 8 pixels" in page.text
     assert "4 x 4 patches" in page.text
     assert "picture 1: " in page.text

@@ -56,7 +56,7 @@ def test_every_plain_vit_answers_as_it_did(config: ViTConfig) -> None:
         torch.testing.assert_close(tokens.values, model.encode(model.embed(images)).values, rtol=1e-5, atol=1e-5)
 
 
-@pytest.mark.parametrize("family", FAMILIES.names())
+@pytest.mark.parametrize("family", [name for name in FAMILIES.names() if not FAMILIES.find(name).generates])
 def test_every_family_answers_as_it_did(family: str) -> None:
     model = build(family).requires_grad_(False)
     images = torch.randn(3, 3, *model.config.image_size, generator=torch.Generator().manual_seed(0))
