@@ -25,7 +25,7 @@ from vitlab.serving import packing
 from vitlab.training import distribution
 
 SOURCE = Path(__file__).parents[2] / "src" / "vitlab"
-PUBLIC_ENOUGH = ("_foreach_", "_replace")  # torch.optim's own vocabulary; named tuples' documented method
+PUBLIC_ENOUGH = ("_foreach_", "_asdict", "_replace")  # torch.optim's own vocabulary; named tuples' documented methods
 
 
 @dataclass(frozen=True)
