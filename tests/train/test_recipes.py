@@ -73,10 +73,14 @@ def test_a_recipe_trains(name: str, small_set: Path, tmp_path: Path) -> None:
     small = {"model.source": source, "model.image_size": 16 if recipe.model.pretrained else None, "batch_size": 16}
     short = {"schedule.total": "2 steps", "schedule.warmup": "1 step", "compile": False, "precision": "float32"}
     short["strategy"] = "replicate"  # one process
-    source = small_set if recipe.task.name == "classification" else with_masks(tmp_path / "masked")
+    source = with_masks(tmp_path / "masked") if recipe.task.name == "segmentation" else small_set
     data = {"data.source": str(source), "data.parts": "", "data.workers": 0, "augmentation.pad": 1}
-    if recipe.task.name != "classification":
+    if recipe.task.name == "segmentation":
         small |= {"model.set": ()}  # which is for larger patches
+    if recipe.task.name == "generation":
+        small |= {"model.source": "transgan-digits", "model.set": ["depths=1,1", "width=32", "latent_dim=4"]}
+        small |= {"task.features": "pixels", "objective.critic_width": 8, "objective.critic_depth": 1}
+        small |= {"objective.critic_heads": 2, "objective.critic_patch": 2}
     heads = {f"objective.{name}": 8 for name in ("hidden", "out_dim") if name in recipe.objective.options}
     reduced = changed(recipe, **small, **short, **data, **heads)
     ended = session.train(reduced, tmp_path / "run", device="cpu", show=False)

@@ -49,7 +49,8 @@ def transgan_cifar10() -> Recipe:
     """TransGAN-S on CIFAR-10 at 32 px.
 
     Command: vitlab train transgan-cifar10 --data.source DIR
-    Hardware, time and score: not run yet; meant for one GPU.
+    Hardware and time: meant for one GPU; not run yet.
+    Score: not measured.
     """
     return Recipe(
         name="transgan-cifar10",
