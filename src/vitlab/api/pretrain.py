@@ -1,5 +1,6 @@
 """Learning from photos without labels, from trained weights or from fresh ones."""
 
+import contextlib
 import dataclasses
 import logging
 import os
@@ -60,9 +61,7 @@ def pretrain(
     method = unlabelled.DEFAULT if method is None else method
     permit(method, source, data)
     check_length(steps, epochs)
-    fresh = is_file_reference(source) or (source in ZOO and not Path(source).exists())
-    trained = not fresh
-    read = read_configuration if trained else configured
+    trained = not is_file_reference(source) and (source not in ZOO or Path(source).exists())
 
     def recipe_for(data: str, num_images: int) -> "Recipe":
         recipe = unlabelled.pretrain_recipe(
@@ -82,7 +81,7 @@ def pretrain(
         return dataclasses.replace(recipe, seed=seed, tracker=tracker)
 
     draft = recipe_for(data, 1)  # so that nonsense is refused before anything is read
-    read(source, image_size=image_size)
+    (read_configuration if trained else configured)(source, image_size=image_size)
     data, dataset = _opened(draft)
     images = _learned_from(dataset)
     if len(images) < unlabelled.FEWEST:
@@ -106,13 +105,10 @@ def _opened(draft: "Recipe") -> "tuple[str, DataSet]":
     try:
         return data, open_parts(draft)
     except DataError:
-        if not Path(data).expanduser().is_dir():
-            raise
-        below = f"{PHOTOS}{data}"
-        try:
-            return below, open_parts(dataclasses.replace(draft, data=dataclasses.replace(draft.data, source=below)))
-        except DataError:
-            pass
+        if Path(data).expanduser().is_dir():
+            below = f"{PHOTOS}{data}"
+            with contextlib.suppress(DataError):  # then what was said first is what is wrong
+                return below, open_parts(dataclasses.replace(draft, data=dataclasses.replace(draft.data, source=below)))
         raise
 
 

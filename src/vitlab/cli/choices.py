@@ -1,7 +1,7 @@
 """Tagged choices on the command line, read in two passes: `--objective mae` first, then `--objective.ratio 0.75`."""
 
 import dataclasses
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -10,7 +10,7 @@ import tyro
 from vitlab.cli.parsing import FLAGS, options_of, refuse
 from vitlab.cli.terminal import say
 from vitlab.core.config import Choice, from_dict, to_dict
-from vitlab.core.errors import Error
+from vitlab.core.errors import ConfigError, Error
 from vitlab.objectives import OBJECTIVES
 from vitlab.tasks import TASKS
 from vitlab.training.recipe import GIVEN, RENAMED, Recipe
@@ -74,6 +74,22 @@ def parse_recipe(
     )
     refuse([text for text in left if text.startswith("-")], choices.options(beside), prog=prog)
     return choices.chosen(given), left
+
+
+def data_and_changes(
+    data: str | None, draft: Recipe, arguments: list[str], options: Iterable[str], *, prog: str, missing: str
+) -> tuple[str, Callable[[Recipe], Recipe]]:
+    """The data that is named by an option or as the first word, and what the other arguments change in a recipe.
+
+    A wrong option or word is said at once, by a `draft` of the recipe, before anything is read.
+    """
+    beside = list(options)
+    _, words = parse_recipe(draft, arguments, prog=prog, beside=beside)
+    found = words.pop(0) if data is None and words else data
+    refuse(words, beside, prog=f"{prog.rpartition(' ')[0]} {found}")
+    if found is None:
+        raise ConfigError(missing)
+    return found, lambda recipe: parse_recipe(recipe, arguments, prog=prog)[0] if arguments else recipe
 
 
 def takes_auto(arguments: list[str]) -> bool:

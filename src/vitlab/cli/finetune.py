@@ -7,7 +7,7 @@ from typing import Literal
 
 import tyro
 
-from vitlab.cli.parsing import FLAGS, options_of, refuse
+from vitlab.cli.parsing import FLAGS, options_of
 from vitlab.weights.box import DEFAULT
 
 DESCRIPTION = """Transfer a trained model to your data: DIR is a folder with a folder of photos for each class.
@@ -79,24 +79,14 @@ def main(arguments: Sequence[str]) -> int:
         Arguments, args=arguments, prog=PROG, description=DESCRIPTION, config=FLAGS, return_unknown_args=True
     )
     from vitlab import api
-    from vitlab.cli.choices import parse_recipe, takes_auto
+    from vitlab.cli.choices import data_and_changes, takes_auto
     from vitlab.cli.train import report
-    from vitlab.core.errors import ConfigError
     from vitlab.recipes.finetuning import finetune_recipe
-    from vitlab.training.recipe import Recipe
 
     lr: float | Literal["auto"] | None = "auto" if takes_auto(rest) else given.lr
     draft = finetune_recipe("", given.model, steps=1, lr=1.0, warmup=0, held_out=0.1)
-    # A wrong option is said before anything is read.
-    _, words = parse_recipe(draft, rest, prog=PROG, beside=options_of(Arguments))
-    data = words.pop(0) if given.data is None and words else given.data
-    refuse(words, options_of(Arguments), prog=f"vitlab finetune {data}")
-    if data is None:
-        raise ConfigError("Name a folder with a folder of photos for each class: vitlab finetune DIR.")
-
-    def adjust(recipe: Recipe) -> Recipe:
-        return parse_recipe(recipe, rest, prog=PROG)[0] if rest else recipe
-
+    missing = f"Name a folder with a folder of photos for each class: {PROG}."
+    data, adjust = data_and_changes(given.data, draft, rest, options_of(Arguments), prog=PROG, missing=missing)
     outcome = api.finetune(
         data,
         given.model,

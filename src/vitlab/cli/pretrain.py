@@ -7,7 +7,7 @@ from typing import Literal
 
 import tyro
 
-from vitlab.cli.parsing import FLAGS, options_of, refuse
+from vitlab.cli.parsing import FLAGS, options_of
 from vitlab.weights.box import DEFAULT
 
 DESCRIPTION = """Let a model learn from your photos without labels, before it is fine-tuned on those that have some.
@@ -72,28 +72,19 @@ def main(arguments: Sequence[str]) -> int:
         Arguments, args=arguments, prog=PROG, description=DESCRIPTION, config=FLAGS, return_unknown_args=True
     )
     from vitlab import api
-    from vitlab.cli.choices import parse_recipe, takes_auto
+    from vitlab.cli.choices import data_and_changes, takes_auto
     from vitlab.cli.train import report
     from vitlab.core.errors import ConfigError
     from vitlab.core.record import read_json
     from vitlab.recipes import unlabelled
-    from vitlab.training.recipe import Recipe
 
     if any(text.partition("=")[0] == "--objective" for text in rest):
         raise ConfigError("Name the objective as --method, so that lr and augmentation are its own.")
     lr: float | Literal["auto"] | None = "auto" if takes_auto(rest) else given.lr
     method = given.method or unlabelled.DEFAULT
     draft = unlabelled.pretrain_recipe("", given.model, method, trained=True, num_images=1, on_gpu=False)
-    # A wrong option is said before anything is read.
-    _, words = parse_recipe(draft, rest, prog=PROG, beside=options_of(Arguments))
-    photos = words.pop(0) if given.data is None and words else given.data
-    refuse(words, options_of(Arguments), prog=f"vitlab pretrain {photos}")
-    if photos is None:
-        raise ConfigError("Name a folder of photos: vitlab pretrain PHOTOS.")
-
-    def adjust(recipe: Recipe) -> Recipe:
-        return parse_recipe(recipe, rest, prog=PROG)[0] if rest else recipe
-
+    missing = f"Name a folder of photos: {PROG}."
+    photos, adjust = data_and_changes(given.data, draft, rest, options_of(Arguments), prog=PROG, missing=missing)
     outcome = api.pretrain(
         photos,
         given.model,

@@ -97,11 +97,9 @@ def make_report(
         held, limit = held_out(dataset), affordable(model, where) if images is None else images
         if held is None:
             missing.append("The data has no held-out part, so nothing can be said on pictures that were not learned.")
-        elif not model.takes_images:
-            pass  # its task looked at what it makes when the run ended
         elif purpose.headless:
             looked = looked_at(held[1], AVERAGED)
-        else:
+        elif model.takes_images:  # a generator's task looked at what it makes when the run ended
             try:
                 tested = examine_task(model, purpose, dataset, limit=limit, device=where, progress=progress)
                 looked = looked_at(held[1], limit)
