@@ -67,6 +67,7 @@ def recipe_of(job: Job) -> Recipe:
         ),
         schedule=Schedule(kind="cosine", total=f"{steps} steps", warmup="5%"),
         batch_size=job["batch_size"],
+        compile=job["compile"],
         seed=job["seed"],
         evaluate_every="50%",
         checkpoint_every="100%",
@@ -137,7 +138,7 @@ def jobs_of(given: argparse.Namespace, data: str) -> list[Job]:
         sizes = {"images": len(dataset.splits["train"]), "tested": len(dataset.splits.get("test", ()))}
         for arm, lr, augment in itertools.product(("trained", "scratch"), given.lrs, given.augment):
             chosen = {"arm": arm, "lr": lr, "augment": augment, "seed": seed}
-            fields = ("model", "optimizer", "epochs", "batch_size")
+            fields = ("model", "optimizer", "epochs", "batch_size", "compile")
             fixed = {"device": choose_device(given.device), **{name: getattr(given, name) for name in fields}}
             jobs.append({"name": Path(data).stem, "data": source, **sizes, **chosen, **fixed})
     return jobs
@@ -155,6 +156,7 @@ def main() -> None:
     parser.add_argument("--optimizer", default="muon")
     parser.add_argument("--epochs", type=float, default=40)
     parser.add_argument("--batch-size", type=int, default=32)
+    parser.add_argument("--compile", action="store_true", help="for sets large enough to be worth a minute of it")
     parser.add_argument("--jobs", type=int, default=1)
     parser.add_argument("--device")
     parser.add_argument("--out", type=Path, default=Path("runs/transfer"))

@@ -24,6 +24,7 @@ class HybridConfig(ViTConfig):
 
     resnet_layers: tuple[int, ...] = (3, 4, 9)  # units per stage; none: the stem alone
     resnet_width: int = 64
+    small_root: bool = False  # see ResNetSpec
     group_eps: float = 1e-6  # of the group norms: timm's have 1e-5
     weight_eps: float = 1e-5  # of the standardised convolutions: timm's add 1e-8 to the variance
     weight_eps_of: EpsOf = "std"
@@ -43,6 +44,7 @@ class HybridConfig(ViTConfig):
             layers=self.resnet_layers,
             width=self.resnet_width,
             channels=self.channels,
+            small_root=self.small_root,
             activation="post",
             padding="same",
             norm_eps=self.group_eps,

@@ -34,6 +34,7 @@ class ResNetSpec:
     )  # units per stage; the sides are halved before each but the first
     width: PositiveInt = 64  # of the stem: 64 times the paper's width factor
     channels: PositiveInt = 3
+    small_root: bool = False  # 3 x 3 at stride 1 and no max-pool, as ResNets for images of CIFAR's size begin
 
     activation: Literal["pre", "post"] = "pre"  # norm and ReLU before each convolution, or after it
     padding: Literal["symmetric", "same"] = "symmetric"  # same: TensorFlow's, less on the first sides where uneven
@@ -51,7 +52,7 @@ class ResNetSpec:
     @property
     def stride(self) -> int:
         """How many pixels a side of the last map's places covers."""
-        return 4 * 2 ** max(len(self.layers) - 1, 0)
+        return (1 if self.small_root else 4) * 2 ** max(len(self.layers) - 1, 0)
 
     @property
     def num_features(self) -> int:
@@ -147,12 +148,13 @@ def laid_out(x: Float[Tensor, "b c h w"]) -> Float[Tensor, "b c h w"]:
 
 @final
 class Root(nn.Module):
-    """The stem: a convolution of 7 x 7 and a max-pool of 3 x 3, both of stride 2."""
+    """The stem: a convolution of 7 x 7 and a max-pool of 3 x 3, both of stride 2; or one of 3 x 3 alone."""
 
     def __init__(self, spec: ResNetSpec) -> None:
         super().__init__()
         self.spec = spec
-        self.conv = StandardizedConv(spec.channels, spec.width, 7, 2, spec)
+        side, stride = (3, 1) if spec.small_root else (7, 2)
+        self.conv = StandardizedConv(spec.channels, spec.width, side, stride, spec)
         self.norm = nn.GroupNorm(spec.groups, spec.width, spec.norm_eps) if spec.activation == "post" else None
 
     def forward(self, images: Float[Tensor, "b c h w"]) -> Float[Tensor, "b d y x"]:
@@ -161,7 +163,7 @@ class Root(nn.Module):
         x = self.conv(images.contiguous(memory_format=torch.channels_last))
         if self.norm is not None:
             x = norm_relu(self.norm, x)
-        return self.pool(x)
+        return x if self.spec.small_root else self.pool(x)
 
     def pool(self, x: Float[Tensor, "b d h w"]) -> Float[Tensor, "b d y x"]:
         """The largest in windows of 3 x 3, without a padded copy of the map, which is the network's largest."""

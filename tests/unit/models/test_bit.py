@@ -1,17 +1,19 @@
 """BiT and its parts: standardised filters, padding, counts by hand, and what the contract asks of a CNN."""
 
+from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 import torch.nn.functional as F
 
-from vitlab.core.errors import ConfigError, ImageError
+from vitlab.core.errors import CannotHoldError, ConfigError, ImageError
 from vitlab.models.bit import BiT, BiTConfig
 from vitlab.models.counts import count_flops, count_parameters
 from vitlab.models.create import create, empty_model
 from vitlab.models.resnet import ResNetSpec, Root, StandardizedConv, Unit, UnitSpec, padded
 from vitlab.models.zoo.rows import ZOO
+from vitlab.weights.load import save
 
 SMALL: dict[str, Any] = {"image_size": (32, 48), "layers": (1, 2), "width": 32, "num_classes": 5}
 
@@ -222,3 +224,29 @@ def test_the_gradient_of_a_standardised_filter_is_that_of_the_formula() -> None:
     std, mean = torch.std_mean(weight, dim=(1, 2, 3), correction=0, keepdim=True)
     ((weight - mean) / (std + 0.1) * towards).sum().backward()
     torch.testing.assert_close(conv.weight.grad, weight.grad)
+
+
+@pytest.mark.parametrize("activation", ["pre", "post"])
+@pytest.mark.parametrize("padding", ["symmetric", "same"])
+def test_a_small_root_is_one_convolution_at_full_size(activation: Any, padding: Any) -> None:
+    spec = ResNetSpec(width=32, activation=activation, padding=padding, small_root=True)
+    root, images = Root(spec).double(), torch.randn(2, 3, 10, 7, dtype=torch.float64)
+    expected = F.conv2d(images, root.conv.standardised(), padding=1)
+    if activation == "post":
+        expected = F.relu(F.group_norm(expected, 32, eps=spec.norm_eps))
+    torch.testing.assert_close(root(images), expected)
+
+
+@pytest.mark.parametrize("layers", [(1,), (1, 1), (1, 2, 1)])
+@pytest.mark.parametrize("small_root", [False, True])
+def test_the_stride_is_that_of_the_map(layers: tuple[int, ...], small_root: bool) -> None:
+    config = BiTConfig(layers=layers, width=32, small_root=small_root, image_size=(64, 32), num_classes=3)
+    height, width = BiT(config).features(torch.randn(1, 3, 64, 32))[-1].grid
+    assert (height * config.stride, width * config.stride) == (64, 32)
+
+
+@pytest.mark.parametrize(("format", "name"), [("google", "bit.npz"), ("timm", "bit.safetensors"), ("hf", "bit")])
+def test_no_other_format_holds_a_small_root(format: str, name: str, tmp_path: Path) -> None:
+    model = create("bit-r50x1", **SMALL | {"small_root": True})
+    with pytest.raises(CannotHoldError, match="small_root"):
+        save(model, tmp_path / name, format=format)

@@ -111,3 +111,11 @@ def test_mistakes_get_a_sentence() -> None:
     assert small(indivisible="pad")(torch.randn(1, 3, 30, 41)).shape == (1, 5)
     with pytest.raises(ConfigError, match="Did you mean resnet_layers"):
         create("r50-vit-b16-224", resnet_layer=(1,))
+
+
+def test_a_small_root_keeps_the_images_size() -> None:
+    """For images of CIFAR's size; a token is cut from the map at full size, or at half of it after a second stage."""
+    for layers, side in [((), 4), ((1,), 4), ((1, 1), 2), ((1, 1, 1), 1)]:
+        model = small(image_size=(16, 16), patch_size=4, small_root=True, resnet_layers=layers)
+        assert model.stem(torch.randn(2, 3, 16, 16)).shape[-1] == 4 * side
+        assert model(torch.randn(2, 3, 16, 16)).shape == (2, 5)
