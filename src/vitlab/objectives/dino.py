@@ -48,7 +48,7 @@ class DinoOptions(Crops):
     patch_weight: NonNegativeFloat = 0.0  # iBOT: the weight of predicting masked patches; 0: none are masked
     mask_prob: Probability = 0.5  # iBOT: the probability that a large view is masked
     mask_ratio: tuple[float, float] = (0.1, 0.5)  # iBOT: the least and the largest part that is masked then
-    koleo: NonNegativeFloat = 0.0  # the weight of KoLeo, which drives features of a batch apart; DINOv2: 0.1
+    koleo: NonNegativeFloat = 0.0  # the weight of KoLeo of each large view, which drives images apart; DINOv2: 0.1
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -87,6 +87,7 @@ class Dino(Objective):
     p_s = softmax(student / student_temp), p_t = softmax((teacher - centre) / teacher_temp). The teacher's weights and
     the centre are moving averages that change after a step; the teacher is what becomes the run's model.
 
+    With `koleo`, the sum over the large views of KoLeo of the student's features is added, as DINOv2's code has it.
     With `patch_weight`, blocks of the student's large views are hidden behind a mask token, and the same head and
     cross-entropy, with a centre of their own, compare its masked patches with the teacher's, which sees them.
     """
@@ -159,7 +160,7 @@ class Dino(Objective):
             loss = loss + options.patch_weight * patch_loss
             metrics["patch loss"] = patch_loss.detach()
         if options.koleo:
-            apart = torch.stack([koleo(part) for part in features.chunk(LARGE)]).mean()
+            apart = torch.stack([koleo(part) for part in features.chunk(LARGE)]).sum()
             loss = loss + options.koleo * apart
             metrics["koleo"] = apart.detach()
         if self.training:

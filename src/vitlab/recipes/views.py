@@ -95,7 +95,7 @@ def dino_digits() -> Recipe:
     head = {"out_dim": 256, "hidden": 256, "bottleneck": 64, "freeze_last": 0.05}
     small = {"num_small": 2, "small_side": 0.5, "small_area": (0.25, 0.5)}
     # in a few hundred steps of small batches a centre of .9 lags behind the teacher, and all images get one answer
-    short = {"teacher_temp": 0.02, "teacher_temp_start": 0.02, "center_momentum": 0.5, "momentum": 0.99, "koleo": 0.1}
+    short = {"teacher_temp": 0.02, "teacher_temp_start": 0.02, "center_momentum": 0.5, "momentum": 0.99, "koleo": 0.05}
     return _digits("dino", 30, **head, **small, **short)
 
 

@@ -129,6 +129,17 @@ def test_koleo_is_minus_the_log_of_the_nearest_distance() -> None:
     assert koleo(torch.ones(3, 5)).item() == pytest.approx(-math.log(1e-8 * (1 + 5**0.5)), rel=1e-3)  # still finite
 
 
+def test_koleo_is_added_for_each_large_view_of_the_student() -> None:
+    """DINOv2's 0.1 is of the sum over the two, and between images of one view alone."""
+    model = tiny()
+    plain, spread = dino(model), dino(model, koleo=0.1)
+    batch, progress = views(), torch.tensor(0.5)
+    expected = sum(koleo(model.pooled(view)).item() for view in batch.first.views[:2])
+    without, (with_it, metrics) = plain.loss(model, batch, progress)[0], spread.loss(model, batch, progress)
+    assert (with_it - without).item() == pytest.approx(0.1 * expected, rel=1e-4)
+    assert metrics["koleo"].item() == pytest.approx(expected, rel=1e-5)
+
+
 def test_the_centre_and_the_teacher_move_after_a_step_alone() -> None:
     """centre <- .9 centre + .1 mean; teacher <- m teacher + (1 - m) student.
 
