@@ -149,8 +149,11 @@ class Stepper:
         return found if first else {f"{turn.name} {name}": value for name, value in found.items()}
 
     def rehearse(self, batch: Batch) -> None:
-        """Compute the gradients of a step and forget them, for their time; nothing that trains is changed."""
-        before = [value.clone() for value in self.running]
+        """Compute the gradients of a step and forget them, for their time; nothing that trains is changed.
+
+        Nor is what an objective remembers of a step until it ends, which no checkpoint holds.
+        """
+        before = [(value, value.clone()) for value in self.state.learner.buffers()]
         try:
             with torch.random.fork_rng(devices=[self.world.device] if self.world.device.type == "cuda" else []):
                 for turn in self.turns:
@@ -160,7 +163,8 @@ class Stepper:
                     for parameter in turn.parameters:
                         parameter.grad = None
         finally:
-            self._put_back(before)
+            for value, old in before:
+                value.copy_(old)
 
     def keep(self) -> None:
         """Put what was summed since the last reading, everybody's, where a checkpoint finds it."""

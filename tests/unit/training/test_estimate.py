@@ -11,6 +11,7 @@ from safetensors.torch import load_file
 
 from changing import changed
 from short_runs import short, small_set
+from vitlab.core.config import Choice
 from vitlab.data.batch import Batch
 from vitlab.objectives.contract import Metrics
 from vitlab.training import estimate, session
@@ -30,6 +31,16 @@ def test_a_run_that_is_estimated_is_the_same_to_the_bit(
     told = session.train(recipe, tmp_path / "told", device="cpu").folder
     assert "About a few seconds for 24 steps on this CPU." in capsys.readouterr().err.splitlines()
     one, other = (load_file(run / "model" / "model.safetensors") for run in (plain, told))
+    assert all(torch.equal(one[name], other[name]) for name in one)
+
+
+def test_what_an_objective_remembers_of_a_step_is_not_of_the_one_that_was_timed(short: Recipe, tmp_path: Path) -> None:
+    """DINO's centre follows what its teacher says in a step: of a part of a batch, or of the whole, as time allows."""
+    plain = {"augmentation.mixup": 0.0, "augmentation.cutmix": 0.0, "optimizer.ema": None}
+    options = {"num_small": 1, "small_side": 0.5, "out_dim": 8, "hidden": 8, "bottleneck": 4, "teacher_temp": 0.5}
+    recipe = dataclasses.replace(changed(short, **plain), objective=Choice("dino", options))
+    runs = [session.train(recipe, tmp_path / str(show), device="cpu", show=show).folder for show in (False, True)]
+    one, other = (load_file(run / "model" / "model.safetensors") for run in runs)
     assert all(torch.equal(one[name], other[name]) for name in one)
 
 
