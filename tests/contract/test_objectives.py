@@ -13,6 +13,8 @@ import pytest
 import torch
 from PIL import Image
 from safetensors.torch import load_file
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
 
 import documented
 import processes
@@ -361,6 +363,46 @@ def test_two_processes_are_one(here: Path, tmp_path: Path) -> None:
             )
         result = json.loads((tmp_path / file / "result.json").read_text())
         assert result["val score"] == pytest.approx(alone.scores["val score"], rel=1e-4)
+
+
+class Waiting(TorchDispatchMode):
+    """Notes what would make the host wait for a GPU, and so could not be captured in a graph."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.found = set[str]()
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        del types
+        name = str(func)
+        shapes = ("_local_scalar_dense", "nonzero", "masked_select", "unique")  # a number, or as many as values say
+        kinds = {each.dtype for each in tree_leaves(args) if isinstance(each, torch.Tensor)}
+        masks = name.startswith("aten.index.") and torch.bool in kinds
+        if masks or any(each in name for each in shapes) or "lift_fresh" in name:  # the last: a copy from the host
+            self.found.add(name)
+        return func(*args, **(kwargs or {}))
+
+
+@every
+def test_a_step_that_is_captured_never_waits_for_the_device(name: str, here: Path) -> None:
+    """Nor does one in phases, which may be captured some day."""
+    _, model, objective = built(name, here)
+    learner, batch = Learner(model, objective), batch_of(objective, here)
+    progress, made = torch.tensor(0.5), torch.tensor(True)
+    for phase in learner.phases:
+        learner.turn(phase)
+        with Waiting() as waiting:
+            learner(batch, progress, phase)[0].backward()
+            objective.after_step(model, made)
+        assert waiting.found == set()
+
+
+def test_what_waits_is_noticed() -> None:
+    x = torch.arange(4.0)
+    for waits in (lambda: x.sum().item(), lambda: x[x > 1], lambda: torch.tensor([1.0]) + x, lambda: bool(x[0] > 0)):
+        with Waiting() as waiting:
+            waits()
+        assert waiting.found
 
 
 @pytest.mark.slow
