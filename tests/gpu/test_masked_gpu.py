@@ -20,14 +20,17 @@ pytestmark = [
     pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor that is not a leaf"),  # torch's, hidden by it
 ]
 DECODER = {"decoder_width": 32, "decoder_depth": 1, "decoder_heads": 2}
-CHOICES = [Choice("mae", DECODER), Choice("masked-patches"), Choice("masked-patches", {"target": "pixels"})]
-every = pytest.mark.parametrize("choice", CHOICES, ids=["mae", "color", "pixels"])
+TARGETS = ["color", "thumbnail", "pixels"]
+CHOICES = [Choice("mae", DECODER), *(Choice("masked-patches", {"target": target}) for target in TARGETS)]
+every = pytest.mark.parametrize("choice", CHOICES, ids=["mae", *TARGETS])
 
 
 def masked(short: Recipe, choice: Choice) -> Recipe:
     """24 steps without dropout, whose numbers a GPU draws otherwise, and in float32 throughout."""
     plain = {"augmentation.mixup": 0.0, "augmentation.cutmix": 0.0, "model.dropout": 0.0, "model.drop_path": 0.0}
     exact = {"precision": "float32", "keep": "last", "optimizer.lr": 1e-3}
+    if choice.options.get("target") == "thumbnail":
+        exact |= {"model.set": ("depth=1", "patch_size=4")}  # a thumbnail has 4 x 4 colours
     return dataclasses.replace(changed(short, **plain, **exact), objective=choice)
 
 
@@ -75,8 +78,9 @@ def test_a_lost_captured_run_resumes(
 
 
 @every
-def test_it_trains_in_bf16(choice: Choice, short: Recipe, tmp_path: Path) -> None:
-    recipe = changed(masked(short, choice), precision="auto")
+@pytest.mark.parametrize("compiled", [False, pytest.param(True, marks=pytest.mark.compiled)])
+def test_it_trains_in_bf16(choice: Choice, short: Recipe, tmp_path: Path, compiled: bool) -> None:
+    recipe = changed(masked(short, choice), precision="auto", compile=compiled)
     ended = session.train(recipe, tmp_path / "run", device="cuda", show=False)
-    worst = 6.3 if choice.name == "masked-patches" and choice.options.get("target") != "pixels" else 1.6
+    worst = 6.3 if choice.options.get("target") in ("color", "thumbnail") else 1.6
     assert 0 < -ended.scores["val score"] < worst  # ln 512, or about the variance of normalised pixels
