@@ -34,8 +34,8 @@ class Fixmatch(Objective):
     """L of labelled images + weight times the mean over all others of 1[max p(weak) >= threshold] H(strong).
 
     p = softmax(logits / temperature), H is the cross-entropy with the most probable class of the weak view, L the
-    task's loss. Weak and strong views and the labelled images pass through the model together, as in the authors' code,
-    in training mode; no gradient passes through the labels.
+    task's loss. No gradient passes through the labels, so that weak views pass through the model by themselves and
+    without one, in training mode. In the authors' code all images pass together: the same, but for batch norms.
     """
 
     only_calls: ClassVar[bool] = True
@@ -55,10 +55,12 @@ class Fixmatch(Objective):
     def loss(self, model: Model, batch: Batch, progress: Float[Tensor, ""]) -> tuple[Float[Tensor, ""], Metrics]:
         del progress
         options, others = self.options, batch.streams[UNLABELLED]
-        outputs = model(torch.cat([batch.images, *others.views])).float()
-        labelled, weak, strong = outputs.split([len(batch), len(others), len(others)])
+        seen, changed = others.views
+        with torch.no_grad():
+            labels, sure = pseudo_labels(model(seen).float(), options.threshold, options.temperature)
+        outputs = model(torch.cat([batch.images, changed])).float()
+        labelled, strong = outputs.split([len(batch), len(others)])
         supervised, metrics = self.criterion.means(labelled, batch.targets["label"])
-        labels, sure = pseudo_labels(weak, options.threshold, options.temperature)
         unlabelled = (F.cross_entropy(strong, labels, reduction="none") * sure).mean()
         metrics |= {"unlabelled loss": unlabelled.detach(), "above threshold": sure.float().mean()}
         return supervised + options.weight * unlabelled, metrics
