@@ -93,8 +93,8 @@ def fixmatch_digits() -> Recipe:
     """FixMatch with the labels of 5% of scikit-learn's embedded digits.
 
     Command: vitlab train fixmatch-digits
-    Hardware and time: one thread of an AMD EPYC, 33 s of CPU time.
-    Score: 78.25 and 75.25% on the test part (400 images), seeds 0 and 1 (docs/few_labels.md).
+    Hardware and time: one thread of an AMD EPYC, 32 s of CPU time.
+    Score: 78.75 and 76.25% on the test part (400 images), seeds 0 and 1 (docs/few_labels.md).
     """
     return _digits("fixmatch-digits", DIGITS_WEAK, "fixmatch", {"ratio": 2, **DIGITS_STRONG})
 
