@@ -1,23 +1,29 @@
 """Every way to learn with few labels or none, by one ViT in the same time: the tables of docs/results/methods.md.
 
-    python benchmarks/methods.py --data cifar10 --source data/cifar-10-batches-py --out runs/methods
+    python benchmarks/methods.py --data cifar10 --source cifar10.npz --results methods.jsonl --budget 28
     python benchmarks/methods.py --data tiny-imagenet --methods supervised mae dino --seeds 0 1 2 --out runs/methods
-    python benchmarks/methods.py --data digits --minutes 0.1 --out runs/methods
-    python benchmarks/methods.py --data cifar10 --out runs/methods --table
+    python benchmarks/methods.py --data digits --minutes 0.1
+    python benchmarks/methods.py --data cifar10 --results methods.jsonl --table
 
 A cell has --minutes of steps in all, compilation and evaluations aside: supervised and semi-supervised methods spend
 them on one run for each part of the labels, Noisy Student half of them on its teacher; those without labels spend three
 quarters on one run without, which nearest neighbours and a linear classifier measure, and a quarter on fine-tuning it
-for each part. How many steps that is, a short rehearsal tells, so that schedules end in time. Fine-tuning is by the
-supervised recipe: its augmentation, averaging and decay. `few-labels` is supervised with the augmentation, averaging
-and batch of the semi-supervised ones.
+for each part. How many steps that is, a short rehearsal tells, so that schedules end in time.
 
-Every cell is one command of `vitlab`, which is printed and kept beside its result. Results are lines of
-OUT/results.jsonl; cells that are there are not run again, and a run that was stopped is resumed: a study grows over as
-many sessions as it takes.
+Fine-tuning has the supervised recipe's augmentation and loss, and the optimizer that MAE's authors fine-tune with.
+`supervised-quarter` is supervised in the time that fine-tuning has. `few-labels` is supervised with the augmentation,
+averaging and batch of the semi-supervised ones; with few labels its decay is chosen of several by the held-out part of
+train, with seed 0. Averaged weights are over an eighth of a run: a recipe's own number is for its own length.
+
+Every cell is one command of `vitlab`, which is printed and kept beside its result. Results are lines of --results, by
+default OUT/results.jsonl; cells that are there are not run again, and a run that was stopped is resumed: a study grows
+over as many sessions as it takes. Where OUT is lost with its machine, keep the lines elsewhere: a model whose folder is
+gone is trained again only if something is still to be made of it. With --budget no cell is begun that would end later.
 """
 
 import argparse
+import contextlib
+import functools
 import json
 import os
 import shlex
@@ -35,12 +41,18 @@ import torch
 
 from vitlab.cli import main as vitlab
 from vitlab.core.record import read_json
-from vitlab.recipes import recipe_names
+from vitlab.objectives import OBJECTIVES
+from vitlab.recipes import find_recipe, recipe_names
 from vitlab.training.captured import CapturedStepper
 
 Line: TypeAlias = dict[str, Any]
 
 SHARE = 0.25  # of the time, for fine-tuning what was trained without labels
+AVERAGED = 1 / 8  # of a run's steps, over which weights are averaged
+DECAYS, FEW = (0.05, 0.2, 0.8), 0.01  # what is tried where there are labels for no more than that part
+# 5e-4 for each 256 images and less in deeper layers, facebookresearch/mae FINETUNE.md; .65 for B, .75 for L
+FINE = ["--optimizer.name", "adamw", "--optimizer.lr", "1e-3", "--optimizer.layer-decay", "0.75"]
+SPARE = 2.0  # minutes that a cell may take besides its steps: compilation, evaluations
 REHEARSED = 60  # steps of a rehearsal, of which the last third is timed
 MEASURES = ("knn", "linear", "accuracy")
 TITLES = {"knn": "k-NN", "linear": "linear", "accuracy": "trained on the labels"}
@@ -57,6 +69,8 @@ class Method:
     options: tuple[str, ...] = ()
     not_on: tuple[str, ...] = ()  # data
     teacher: str = ""  # the method that trains its teacher, in half of the time
+    share: float = 1.0  # of the time
+    decays: tuple[float, ...] = ()  # of which one is chosen where labels are few
 
     def named(self, data: str) -> str:
         return f"{self.recipe}-{data}" if self.recipe else data
@@ -64,6 +78,7 @@ class Method:
 
 METHODS = {
     "supervised": Method("", "labels"),
+    "supervised-quarter": Method("", "labels", share=SHARE),
     "masked-patches": Method("masked-patches", "images"),
     "masked-patches-thumbnail": Method(
         "masked-patches", "images", ("--objective.target", "thumbnail"), not_on=("digits",)
@@ -74,7 +89,7 @@ METHODS = {
     "dino-ibot": Method("dino", "images", ("--objective.patch-weight", "1")),
     "simclr": Method("simclr", "images"),
     "lejepa": Method("lejepa", "images"),
-    "few-labels": Method("few-labels", "labels"),
+    "few-labels": Method("few-labels", "labels", decays=DECAYS),
     "fixmatch": Method("fixmatch", "both"),
     "noisy-student": Method("noisy-student", "both", teacher="few-labels"),
     "meta-pseudo-labels": Method("meta-pseudo-labels", "both"),
@@ -90,19 +105,14 @@ class Study:
     minutes: float
     device: str
     out: Path
-
-    @property
-    def results(self) -> Path:
-        return self.out / "results.jsonl"
+    results: Path
 
     def lines(self) -> list[Line]:
         """All results; a line that a kill left half is none."""
         found: list[Line] = []
         for text in self.results.read_text().splitlines() if self.results.exists() else ():
-            try:
+            with contextlib.suppress(json.JSONDecodeError):
                 found.append(json.loads(text))
-            except json.JSONDecodeError:
-                continue
         return found
 
     def find(self, **cell: Any) -> Line | None:
@@ -121,6 +131,25 @@ class Study:
 
     def folder(self, *parts: object) -> Path:
         return self.out / self.data / "-".join(str(part) for part in (f"{self.minutes:g}min", *parts))
+
+    def decay(self, name: str, part: float) -> Line | None:
+        """Of the runs that tried a decay, the best on the held-out part of train; the test part chooses nothing."""
+        tried = [self.find(**self.tried(name, part, decay)) for decay in METHODS[name].decays]
+        return max((line for line in tried if line is not None), key=lambda line: line["val"], default=None)
+
+    def tried(self, name: str, part: float, decay: float) -> Line:
+        return {"method": name, "seed": 0, "labels": part, "measure": "decay", "decay": decay}
+
+
+@dataclass(frozen=True)
+class Cell:
+    """A line to be, what makes the rest of it, how long that takes, and whose run it leaves or needs."""
+
+    line: Line
+    make: Callable[[], Line]
+    minutes: float = 0.0
+    leaves: Path | None = None  # a run that later cells need
+    needs: Path | None = None
 
 
 class FailedError(Exception):
@@ -142,11 +171,11 @@ def train(study: Study, words: list[str], folder: Path, steps: int, log: int) ->
     whole = [*words, "--schedule.total", f"{steps} steps", *every, "--device", study.device, "--out", str(folder)]
     if (folder / "recipe.json").exists() and not (folder / "result.json").exists():
         run(["train", "--resume", str(folder), "--device", study.device])
-    elif not folder.exists():
+    elif not (folder / "result.json").exists():
         run(whole)
     result = read_json(folder / "result.json")
     found = {"command": f"vitlab {shlex.join(whole)}", "steps": result["step"], "seconds": result["seconds"]}
-    return found | {"accuracy": result.get("test accuracy")}
+    return found | {"accuracy": result.get("test accuracy"), "val": result.get("val score")}
 
 
 def paced(study: Study, name: str, words: list[str]) -> Line:
@@ -155,14 +184,8 @@ def paced(study: Study, name: str, words: list[str]) -> Line:
         return known
     folder = study.folder("rehearsal", name)
     shutil.rmtree(folder, ignore_errors=True)  # what an earlier one left
-    captured: list[bool] = []
-    prepare = CapturedStepper.prepare
-
-    def noting(stepper: CapturedStepper) -> None:
-        captured.append(True)
-        prepare(stepper)
-
-    with mock.patch.object(CapturedStepper, "prepare", noting):
+    own = {"autospec": True, "side_effect": CapturedStepper.prepare}
+    with mock.patch.object(CapturedStepper, "prepare", **own) as prepared:
         train(study, words, folder, REHEARSED, REHEARSED // 3)
     logged = [json.loads(text) for text in (folder / "metrics.jsonl").read_text().splitlines()]
     last = [line for line in logged if "seconds per step" in line][-1]
@@ -170,8 +193,8 @@ def paced(study: Study, name: str, words: list[str]) -> Line:
         "measure": "pace",
         "run": name,
         "seconds_per_step": last["seconds per step"],
-        "images_per_second": last["images per second"],
-        "captured": bool(captured),
+        "images_per_second": last["images per second"] * _images(words),
+        "captured": prepared.called,
         "device": torch.cuda.get_device_name() if study.device == "cuda" else study.device,
     }
     study.add(line)
@@ -186,60 +209,118 @@ def timed(study: Study, name: str, words: list[str], folder: Path, minutes: floa
     if (folder / "recipe.json").exists():  # it was begun with a number of its own
         total = str(read_json(folder / "recipe.json")["schedule"]["total"])
         steps = int(total.removesuffix(" steps"))
+    if find_recipe(words[1]).optimizer.ema is not None:
+        words = [*words, "--optimizer.ema", f"{max(1 - 1 / (AVERAGED * steps), 0.5):.6f}"]
     return train(study, words, folder, steps, max(steps // 20, 1))
 
 
-def base(study: Study, recipe: str, seed: int) -> list[str]:
-    return ["train", recipe, "--data.source", study.source, "--seed", str(seed), *MODEL.get(study.data, ())]
+def _images(words: list[str]) -> int:
+    """Images of a step for each that the log counts: it counts labelled ones."""
+    chosen = find_recipe(words[1]).objective
+    options = OBJECTIVES.find(chosen.name).options(**chosen.options)
+    return 1 + getattr(options, "ratio", 0)
 
 
-def _few(part: float) -> list[str]:
-    """Labels for that part of each class; the other images stay to be learned from without."""
-    return ["--data.labelled", f"{part:g}"]
+def base(study: Study, recipe: str, seed: int, part: float | None = None) -> list[str]:
+    """A recipe, with labels for a part of each class; the other images stay to be learned from without."""
+    words = ["train", recipe, "--data.source", study.source, "--seed", str(seed), *MODEL.get(study.data, ())]
+    return words if part is None else [*words, "--data.labelled", f"{part:g}"]
 
 
-def cells(study: Study, name: str, seed: int, labels: list[float]) -> Iterator[tuple[Line, Callable[[], Line]]]:
-    """What a method's cells are called, and what makes each; one needs those before it."""
-    method = METHODS[name]
-    recipe = method.named(study.data)
-    if method.learns != "images":
-        for part in labels:
-            if part == 1 and method.learns == "both":
-                continue  # no image is without a label
-            words = [*base(study, recipe, seed), *method.options, *_few(part)]
-            folder = study.folder(name, seed, f"{part:g}")
-            cell: Line = {"method": name, "seed": seed, "labels": part, "measure": "accuracy"}
-            if not method.teacher:
-                yield cell, lambda words=words, folder=folder: timed(study, name, words, folder, study.minutes)
-                continue
-            teacher, by = study.folder(name, seed, f"{part:g}", "teacher"), METHODS[method.teacher]
-            taught = [*base(study, by.named(study.data), seed), *by.options, *_few(part)]
-            yield (
-                cell | {"measure": "teacher"},
-                lambda taught=taught, teacher=teacher: timed(study, method.teacher, taught, teacher, study.minutes / 2),
-            )
-            words += ["--objective.teacher", str(teacher)]
-            yield cell, lambda words=words, folder=folder: timed(study, name, words, folder, study.minutes / 2)
+def _decay(value: float) -> list[str]:
+    return ["--optimizer.weight-decay", f"{value:g}"]
+
+
+def cells(study: Study, name: str, seed: int, labels: list[float]) -> Iterator[Cell]:
+    """A method's cells; one may need those before it."""
+    if METHODS[name].learns == "images":
+        yield from _without_labels(study, name, seed, labels)
         return
-    trained, words = study.folder(name, seed), [*base(study, recipe, seed), *method.options]
-    yield (
-        {"method": name, "seed": seed, "measure": "pretraining"},
-        lambda: timed(study, name, words, trained, study.minutes * (1 - SHARE)),
-    )
     for part in labels:
+        if part < 1 or METHODS[name].learns == "labels":  # else no image is without a label
+            yield from (_taught if METHODS[name].teacher else _with_labels)(study, name, seed, part)
+
+
+def _with_labels(study: Study, name: str, seed: int, part: float) -> Iterator[Cell]:
+    """One run; with few labels first one for each decay."""
+    method, cell = METHODS[name], {"method": name, "seed": seed, "labels": part, "measure": "accuracy"}
+    minutes, pace = study.minutes * method.share, name if method.share == 1 else "supervised"
+
+    def run(seed: int, *changes: str) -> Line:
+        words = [*base(study, method.named(study.data), seed, part), *method.options, *changes]
+        return timed(study, pace, words, study.folder(name, seed, f"{part:g}", *changes[1:]), minutes)
+
+    decays = method.decays if part <= FEW else ()
+    for decay in decays:
+        yield Cell(study.tried(name, part, decay), functools.partial(run, 0, *_decay(decay)), minutes)
+
+    def chosen() -> Line:
+        best = study.decay(name, part) if decays else None
+        if best is None:
+            return run(seed)
+        return run(seed, *_decay(best["decay"])) if seed else {key: best[key] for key in best if key not in cell}
+
+    yield Cell(cell, chosen, 0.0 if decays and not seed else minutes)
+
+
+def _taught(study: Study, name: str, seed: int, part: float) -> Iterator[Cell]:
+    """A teacher by another method, with the decay that was chosen for that, then its student; half of the time each."""
+    method, half = METHODS[name], study.minutes / 2
+    by, folder = METHODS[method.teacher], study.folder(name, seed, f"{part:g}", "teacher")
+    cell: Line = {"method": name, "seed": seed, "labels": part, "measure": "accuracy"}
+
+    def teacher() -> Line:
+        best = study.decay(method.teacher, part)
+        words = [*base(study, by.named(study.data), seed, part), *by.options]
+        return timed(study, method.teacher, [*words, *(_decay(best["decay"]) if best else [])], folder, half)
+
+    yield Cell(cell | {"measure": "teacher"}, teacher, half, leaves=folder)
+    words = [*base(study, method.named(study.data), seed, part), *method.options, "--objective.teacher", str(folder)]
+    student = functools.partial(timed, study, name, words, study.folder(name, seed, f"{part:g}"), half)
+    yield Cell(cell, student, half, needs=folder)
+
+
+def _without_labels(study: Study, name: str, seed: int, labels: list[float]) -> Iterator[Cell]:
+    """A run without labels, what its features know, and fine-tuned ones."""
+    method, trained = METHODS[name], study.folder(name, seed)
+    long, short = study.minutes * (1 - SHARE), study.minutes * SHARE
+    words = [*base(study, method.named(study.data), seed), *method.options]
+    make = functools.partial(timed, study, name, words, trained, long)
+    yield Cell({"method": name, "seed": seed, "measure": "pretraining"}, make, long, leaves=trained)
+    for part in labels:
+        cell: Line = {"method": name, "seed": seed, "labels": part}
         for protocol in ("knn", "linear"):
-            yield (
-                {"method": name, "seed": seed, "labels": part, "measure": protocol},
-                lambda protocol=protocol, part=part: evaluated(study, protocol, trained, part),
-            )
-        supervised = ["train", study.data, "--data.source", study.source, "--seed", str(seed)]
-        fine = [*supervised, "--model.source", str(trained), "--model.pretrained", "--model.set"]
-        fine += _few(part)
+            make = functools.partial(evaluated, study, protocol, trained, part)
+            yield Cell(cell | {"measure": protocol}, make, needs=trained)
+        fine = ["train", study.data, "--data.source", study.source, "--seed", str(seed), "--model.source", str(trained)]
+        fine += ["--model.pretrained", "--model.set", "--data.labelled", f"{part:g}", *FINE]
         folder = study.folder(name, seed, f"{part:g}", "finetuned")
-        yield (
-            {"method": name, "seed": seed, "labels": part, "measure": "accuracy"},
-            lambda fine=fine, folder=folder: timed(study, "finetuning", fine, folder, study.minutes * SHARE),
-        )
+        make = functools.partial(timed, study, "finetuning", fine, folder, short)
+        yield Cell(cell | {"measure": "accuracy"}, make, short, needs=trained)
+
+
+def missing(study: Study, found: list[Cell]) -> list[Cell]:
+    """The cells without a line, and those that left a run which is gone and which one of these needs."""
+    without = [study.find(**cell.line) is None for cell in found]
+    needed = {cell.needs for cell, is_new in zip(found, without, strict=True) if is_new and cell.needs}
+    gone = {folder for folder in needed if not (folder / "model").exists()}
+    return [cell for cell, is_new in zip(found, without, strict=True) if is_new or cell.leaves in gone]
+
+
+def fill(study: Study, todo: list[tuple[int, str]], labels: list[float], budget: float) -> list[str]:
+    """Make the cells that are missing of seeds and methods; what failed, and which were not begun."""
+    failed, begun = list[str](), time.monotonic()
+    for seed, name in todo:
+        for cell in missing(study, list(cells(study, name, seed, labels))):
+            try:
+                if (time.monotonic() - begun) / 60 + cell.minutes + SPARE > budget:
+                    raise FailedError("there was no time left")
+                if cell.needs is not None and not (cell.needs / "model").exists():
+                    raise FailedError("the run that it needs is not there")
+                study.add({**cell.line, **cell.make()})
+            except FailedError as error:  # the others may do
+                failed.append(f"{cell.line}: {error}")
+    return failed
 
 
 def evaluated(study: Study, protocol: str, trained: Path, part: float) -> Line:
@@ -249,13 +330,8 @@ def evaluated(study: Study, protocol: str, trained: Path, part: float) -> Line:
     words += ["--device", study.device, "--out", str(out)]
     begun = time.perf_counter()
     run(words)
-    metrics = read_json(out)["metrics"]
-    first = next(iter(metrics.values()))
-    return {
-        "command": f"vitlab {shlex.join(words)}",
-        "accuracy": first["value"],
-        "seconds": round(time.perf_counter() - begun, 1),
-    }
+    first, seconds = next(iter(read_json(out)["metrics"].values())), round(time.perf_counter() - begun, 1)
+    return {"command": f"vitlab {shlex.join(words)}", "accuracy": first["value"], "seconds": seconds}
 
 
 def table(lines: list[Line], labels: list[float]) -> Iterator[str]:
@@ -269,16 +345,12 @@ def table(lines: list[Line], labels: list[float]) -> Iterator[str]:
         own = [line for line in lines if line.get("method") == name and line.get("accuracy") is not None]
         if not own:
             continue
-        values = [[line["accuracy"] for line in own if _at(line) == column] for column in columns]
+        values = [[line["accuracy"] for line in own if (line["measure"], line.get("labels")) == at] for at in columns]
         yield f"| {name} | {' | '.join(map(_said, values))} | {_pace(paces.get(name))} |"
     yield ""
     for line in lines:
         if "command" in line:
             yield f"    {line['command']}"
-
-
-def _at(line: Line) -> tuple[str, float | None]:
-    return line["measure"], line.get("labels")
 
 
 def _said(values: list[float]) -> str:
@@ -303,27 +375,22 @@ def main() -> int:
     parser.add_argument("--seeds", nargs="+", type=int, default=[0])
     parser.add_argument("--minutes", type=float, default=4.0, help="of steps, for a cell in all")
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
-    parser.add_argument("--out", type=Path, default=Path("runs/methods"))
+    parser.add_argument("--out", type=Path, default=Path("runs/methods"), help="where the runs are")
+    parser.add_argument("--results", type=Path, help="the lines of results; by default OUT/results.jsonl")
+    parser.add_argument("--budget", type=float, default=float("inf"), help="minutes after which no cell may end")
     parser.add_argument("--table", action="store_true", help="print the table of what is there, and run nothing")
     given = parser.parse_args()
     given.out.mkdir(parents=True, exist_ok=True)
-    study = Study(given.data, given.source or given.data, given.minutes, given.device, given.out)
-    failed: list[str] = []
-    for seed in () if given.table else given.seeds:
-        for name in given.methods:
-            if given.data in METHODS[name].not_on or METHODS[name].named(given.data) not in recipe_names():
-                print(f"{name} has no recipe for {given.data}.", file=sys.stderr)
-                continue
-            try:
-                for cell, make in cells(study, name, seed, given.labels):
-                    if study.find(**cell) is None:
-                        study.add({**cell, **make()})
-            except FailedError as error:  # the others may do
-                failed.append(f"{name}: {error}")
+    results = given.results or given.out / "results.jsonl"
+    study = Study(given.data, given.source or given.data, given.minutes, given.device, given.out, results)
+    names = [name for name in given.methods if given.data not in METHODS[name].not_on]
+    names = [name for name in names if METHODS[name].named(given.data) in recipe_names()]
+    todo = [] if given.table else [(seed, name) for seed in given.seeds for name in names]
+    failed = fill(study, todo, given.labels, given.budget)
     lines = [line for line in study.lines() if (line["data"], line["minutes"]) == (study.data, study.minutes)]
     print("\n".join(["", *table(lines, given.labels)]))
     for sentence in failed:
-        print(f"failed: {sentence}", file=sys.stderr)
+        print(sentence, file=sys.stderr)
     return 1 if failed else 0
 
 

@@ -1,17 +1,18 @@
 """The benchmark of methods: its cells, what is kept of them, and the table that is made of what is there."""
 
+import dataclasses
 from pathlib import Path
 
 import pytest
 
 import methods
-from methods import METHODS, Study, cells, table
+from methods import METHODS, Study, cells, missing, table
 from vitlab.recipes import recipe_names
 
 
 @pytest.fixture
 def study(tmp_path: Path) -> Study:
-    return Study("cifar10", "data/cifar10", 4.0, "cuda", tmp_path)
+    return Study("cifar10", "data/cifar10", 4.0, "cuda", tmp_path, tmp_path / "results.jsonl")
 
 
 def test_every_method_has_a_recipe_for_cifar10() -> None:
@@ -26,7 +27,7 @@ def test_a_line_that_a_kill_left_half_is_none(study: Study) -> None:
         file.write('{"data": "cifar10", "minutes": 4.0, "method": "dino", "see')
     assert study.find(**cell) == {"data": "cifar10", "minutes": 4.0, **cell, "accuracy": 0.5}
     assert study.find(**(cell | {"seed": 1})) is None
-    assert Study("cifar10", "", 2.0, "cuda", study.out).find(**cell) is None  # another time is another cell
+    assert dataclasses.replace(study, minutes=2.0).find(**cell) is None  # another time is another cell
     assert len(study.lines()) == 1
 
 
@@ -39,10 +40,12 @@ def test_cells_of_methods_with_and_without_labels(study: Study, monkeypatch: pyt
     def made(name: str) -> list[str]:
         timed.clear()
         found = list(cells(study, name, 3, [0.01, 1.0]))
-        for _, make in found:
-            make()
-        return [f"{cell['measure']} {cell.get('labels', '')}".strip() for cell, _ in found]
+        for cell in found:
+            cell.make()
+        return [f"{cell.line['measure']} {cell.line.get('labels', '')}".strip() for cell in found]
 
+    assert made("supervised-quarter") == ["accuracy 0.01", "accuracy 1.0"]
+    assert [minutes for _, minutes in timed] == [1.0, 1.0]
     assert made("supervised") == ["accuracy 0.01", "accuracy 1.0"]
     assert timed[0] == ("train cifar10 --data.source data/cifar10 --seed 3 --data.labelled 0.01", 4.0)
     assert made("fixmatch") == ["accuracy 0.01"]  # with all labels, no image is without
@@ -51,9 +54,83 @@ def test_cells_of_methods_with_and_without_labels(study: Study, monkeypatch: pyt
     ]  # fmt: skip
     assert [minutes for _, minutes in timed] == [3.0, 1.0, 1.0]
     assert "--objective.patch-weight 1" in timed[0][0]
-    assert "--model.pretrained --model.set --data.labelled 0.01" in timed[1][0]
+    assert "--model.pretrained --model.set --data.labelled 0.01 --optimizer.name adamw" in timed[1][0]
     assert made("noisy-student") == ["teacher 0.01", "accuracy 0.01"]
     assert [minutes for _, minutes in timed] == [2.0, 2.0]
+
+
+def test_a_decay_is_chosen_by_the_held_out_part_where_labels_are_few(
+    study: Study, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With seed 0, whose run is the cell; other seeds and a teacher are trained with it."""
+    val, test = {"0.05": 0.4, "0.2": 0.6, "0.8": 0.5}, {"0.05": 0.9, "0.2": 0.3, "0.8": 0.2}
+    commands: list[str] = []
+
+    def timed(_: Study, __: str, words: list[str], *___: object) -> methods.Line:
+        commands.append(" ".join(words))
+        return {"val": val.get(words[-1], 0.0), "accuracy": test.get(words[-1], 0.0), "command": commands[-1]}
+
+    monkeypatch.setattr(methods, "timed", timed)
+    for seed in (0, 1):
+        for cell in missing(study, list(cells(study, "few-labels", seed, [0.01, 0.1]))):
+            study.add({**cell.line, **cell.make()})
+    few = {"method": "few-labels", "labels": 0.01, "measure": "accuracy"}
+    assert [line["accuracy"] for line in study.lines() if few.items() <= line.items()] == [0.3, 0.3]
+    assert [command.split("--seed ")[1] for command in commands] == [
+        *(f"0 --data.labelled 0.01 --optimizer.weight-decay {decay}" for decay in val),
+        "0 --data.labelled 0.1",
+        "1 --data.labelled 0.01 --optimizer.weight-decay 0.2",
+        "1 --data.labelled 0.1",
+    ]
+    commands.clear()
+    next(cells(study, "noisy-student", 0, [0.01])).make()
+    assert commands[0].endswith("--optimizer.weight-decay 0.2")
+
+
+def test_a_run_that_is_gone_is_made_again_for_what_still_needs_it_alone(study: Study) -> None:
+    found = list(cells(study, "mae", 0, [0.1]))
+    for cell in found:
+        study.add({**cell.line, "accuracy": 0.5})
+    assert missing(study, found) == []
+    lines = study.results.read_text().splitlines(keepends=True)
+    study.results.write_text("".join(lines[:-1]))  # all but the fine-tuned one
+    assert missing(study, found) == [found[0], found[-1]]
+    assert found[0].leaves is not None
+    (found[0].leaves / "model").mkdir(parents=True)
+    assert missing(study, found) == [found[-1]]
+
+
+def test_what_fails_or_is_left_out_leaves_out_what_needs_it_alone(
+    study: Study, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def timed(_: Study, name: str, __: list[str], folder: Path, ___: float) -> methods.Line:
+        if name == "dino":
+            raise methods.FailedError("status 2")
+        (folder / "model").mkdir(parents=True, exist_ok=True)
+        return {"accuracy": 0.5}
+
+    monkeypatch.setattr(methods, "timed", timed)
+    monkeypatch.setattr(methods, "evaluated", lambda *_: {"accuracy": 0.4})
+    failed = methods.fill(study, [(0, "dino"), (0, "mae")], [0.1], budget=60)
+    assert [each.split("}: ")[1] for each in failed] == ["status 2", *["the run that it needs is not there"] * 3]
+    assert [line["measure"] for line in study.lines()] == ["pretraining", "knn", "linear", "accuracy"]
+    assert len(methods.fill(study, [(0, "supervised"), (0, "fixmatch")], [0.1], budget=5)) == 2  # 4 minutes and 2 more
+    assert len(methods.fill(study, [(0, "supervised"), (0, "fixmatch")], [0.1], budget=7)) == 0
+
+
+def test_weights_are_averaged_over_an_eighth_of_a_run(study: Study, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The recipe's own number is for its own length: of a run of a minute it would be the whole."""
+    given: list[list[str]] = []
+    monkeypatch.setattr(methods, "paced", lambda *_: {"seconds_per_step": 0.015})
+    monkeypatch.setattr(methods, "train", lambda *arguments: given.append(arguments[1]) or {})
+    methods.timed(study, "supervised", ["train", "cifar10"], study.folder("a"), 1.0)
+    methods.timed(study, "mae", ["train", "mae-cifar10"], study.folder("b"), 1.0)
+    assert given == [["train", "cifar10", "--optimizer.ema", "0.998000"], ["train", "mae-cifar10"]]  # 4000 steps
+
+
+def test_unlabelled_images_count_in_a_pace() -> None:
+    assert methods._images(["train", "fixmatch-cifar10"]) == 8
+    assert methods._images(["train", "dino-cifar10"]) == methods._images(["train", "cifar10"]) == 1
 
 
 def test_the_table_is_made_of_what_is_there() -> None:
