@@ -13,7 +13,7 @@ for each part. How many steps that is, a short rehearsal tells, so that schedule
 Fine-tuning has the supervised recipe's augmentation and loss, and the optimizer that MAE's authors fine-tune with.
 `supervised-quarter` is supervised in the time that fine-tuning has. `few-labels` is supervised with the augmentation,
 averaging and batch of the semi-supervised ones; with few labels its decay is chosen of several by the held-out part of
-train, with seed 0. Averaged weights are over an eighth of a run: a recipe's own number is for its own length.
+train, with seed 0.
 
 Every cell is one command of `vitlab`, which is printed and kept beside its result. Results are lines of --results, by
 default OUT/results.jsonl; cells that are there are not run again, and a run that was stopped is resumed: a study grows
@@ -48,7 +48,6 @@ from vitlab.training.captured import CapturedStepper
 Line: TypeAlias = dict[str, Any]
 
 SHARE = 0.25  # of the time, for fine-tuning what was trained without labels
-AVERAGED = 1 / 8  # of a run's steps, over which weights are averaged
 DECAYS, FEW = (0.05, 0.2, 0.8), 0.01  # what is tried where there are labels for no more than that part
 # 5e-4 for each 256 images and less in deeper layers, facebookresearch/mae FINETUNE.md; .65 for B, .75 for L
 FINE = ["--optimizer.name", "adamw", "--optimizer.lr", "1e-3", "--optimizer.layer-decay", "0.75"]
@@ -209,8 +208,6 @@ def timed(study: Study, name: str, words: list[str], folder: Path, minutes: floa
     if (folder / "recipe.json").exists():  # it was begun with a number of its own
         total = str(read_json(folder / "recipe.json")["schedule"]["total"])
         steps = int(total.removesuffix(" steps"))
-    if find_recipe(words[1]).optimizer.ema is not None:
-        words = [*words, "--optimizer.ema", f"{max(1 - 1 / (AVERAGED * steps), 0.5):.6f}"]
     return train(study, words, folder, steps, max(steps // 20, 1))
 
 

@@ -118,16 +118,6 @@ def test_what_fails_or_is_left_out_leaves_out_what_needs_it_alone(
     assert len(methods.fill(study, [(0, "supervised"), (0, "fixmatch")], [0.1], budget=7)) == 0
 
 
-def test_weights_are_averaged_over_an_eighth_of_a_run(study: Study, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The recipe's own number is for its own length: of a run of a minute it would be the whole."""
-    given: list[list[str]] = []
-    monkeypatch.setattr(methods, "paced", lambda *_: {"seconds_per_step": 0.015})
-    monkeypatch.setattr(methods, "train", lambda *arguments: given.append(arguments[1]) or {})
-    methods.timed(study, "supervised", ["train", "cifar10"], study.folder("a"), 1.0)
-    methods.timed(study, "mae", ["train", "mae-cifar10"], study.folder("b"), 1.0)
-    assert given == [["train", "cifar10", "--optimizer.ema", "0.998000"], ["train", "mae-cifar10"]]  # 4000 steps
-
-
 def test_unlabelled_images_count_in_a_pace() -> None:
     assert methods._images(["train", "fixmatch-cifar10"]) == 8
     assert methods._images(["train", "dino-cifar10"]) == methods._images(["train", "cifar10"]) == 1
