@@ -159,6 +159,13 @@ def steps_times(recipe: Recipe, factor: int) -> Recipe:
     )
 
 
+def with_batches(recipe: Recipe, size: int, *, factor: int) -> Recipe:
+    """The recipe with batches of another size, and so many times as many steps."""
+    schedule, by_images = recipe.schedule, size / recipe.batch_size
+    total = _times(schedule.total, factor * (1 if parse(schedule.total)[1] == "step" else by_images))
+    return dataclasses.replace(recipe, batch_size=size, schedule=dataclasses.replace(schedule, total=total))
+
+
 def on_part(recipe: Recipe, part: float) -> Recipe:
     """The recipe on a part of train, of each class, with as many steps as on all of it."""
     schedule = recipe.schedule
@@ -187,11 +194,17 @@ def config_of(recipe: Recipe) -> Any:
     return configured(spec.source, image_size=spec.image_size, **parse_assignments(spec.set, where="model.set"))
 
 
-def tuned(recipe: Recipe, source: str, *, steps: int, lr: float, image_size: int | None = None) -> Recipe:
-    """The paper's fine-tuning (SGD, cosine, a zero head) of a run's model on the recipe's data, whole train."""
+def tuned(
+    recipe: Recipe, source: str | None = None, *, steps: int, lr: float, image_size: int | None = None
+) -> Recipe:
+    """The paper's fine-tuning (SGD, cosine, a zero head) of a run's model on the recipe's data, whole train.
+
+    Without a source it is that of fresh weights, to tell what it would cost.
+    """
+    fresh = with_model(recipe, image_size=image_size or recipe.model.image_size).model
     return dataclasses.replace(
         recipe,
-        model=ModelChoice(source=source, pretrained=True, image_size=image_size),
+        model=fresh if source is None else ModelChoice(source=source, pretrained=True, image_size=image_size),
         data=dataclasses.replace(recipe.data, fraction=1.0),
         objective=Choice("supervised"),
         optimizer=Optimizer(name="sgd", lr=lr, momentum=0.9, clip=1.0),

@@ -54,7 +54,7 @@ def _grid(scale: str) -> tuple[dict[str, Any], dict[str, str]]:
     """The recipe of each row, and the function that builds its network."""
     import dataclasses
 
-    from vitlab.recipes.scales import scale_recipe, steps_times
+    from vitlab.recipes.scales import scale_recipe, with_batches
     from vitlab.training.recipe import ModelChoice
 
     recipe, side = scale_recipe(scale), SIDES[scale]
@@ -63,7 +63,7 @@ def _grid(scale: str) -> tuple[dict[str, Any], dict[str, str]]:
         model=ModelChoice(image_size=side),
         augmentation=dataclasses.replace(recipe.augmentation, crop="resize", flip=0.0),
     )
-    small = steps_times(dataclasses.replace(plain, batch_size=BATCH), LONGER)
+    small = with_batches(plain, BATCH, factor=LONGER)
     kinds = {**NETWORKS, LAYER_NORM: "cnn-layer", **SMALL_BATCHES}
     modules = {row: f"vitlab.studies.bias_networks:build:{kind}:{side}" for row, kind in kinds.items()}
     modules |= {PERMUTED.format(row): f"{modules[row]}:permuted" for row in NETWORKS}

@@ -27,6 +27,7 @@ from vitlab.models.contract import Model
 from vitlab.studies import PROTOCOLS
 from vitlab.studies.evaluate import HOST
 from vitlab.studies.grid import RESULT, Grid, Tally, trainer
+from vitlab.studies.moving import replaced
 from vitlab.training.assembly import WEIGHTS
 from vitlab.training.model import build_model
 from vitlab.training.plan import Given, make_plan, open_parts
@@ -125,9 +126,9 @@ def run_model(cell: Cell) -> Model:
     return model.eval()
 
 
-def fingerprint(recipe: Recipe, module: str) -> str:
-    """Stands for what a run computes."""
-    return digest([to_dict(recipe), module])
+def fingerprint(recipe: Recipe, module: str, folder: Path) -> str:
+    """Stands for what a run computes; paths in the study's folder count as they are below it, wherever it lies."""
+    return digest([replaced(to_dict(recipe), str(folder), "."), module])
 
 
 def digest(content: Any) -> str:

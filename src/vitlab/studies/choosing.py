@@ -1,6 +1,6 @@
 """A setting chosen for each row on held-out images, with one seed, before the row is run with all."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from vitlab.studies.context import VAL, Context, Trained
@@ -18,7 +18,7 @@ class Chosen:
 
 
 def choose(
-    context: Context, candidates: Mapping[str, Mapping[str, Recipe]], *, what: str, later: int = 0
+    context: Context, candidates: Mapping[str, Mapping[str, Recipe]], *, what: str, later: Sequence[Recipe] = ()
 ) -> dict[str, Chosen]:
     """Of each row the option with the best held-out score, the first of equals; seed 0 chooses for all seeds."""
     rows = context.wanted(list(candidates))

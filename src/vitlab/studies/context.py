@@ -22,7 +22,7 @@ from vitlab.studies.cells import Cell, Measure, build_module, fingerprint, plann
 from vitlab.studies.contract import StudyError
 from vitlab.studies.executors import Executor, Here
 from vitlab.studies.findings import Sample
-from vitlab.studies.forecast import flops_of, forecast
+from vitlab.studies.forecast import Shape, flops_of, forecast
 from vitlab.training.plan import Given, open_parts
 from vitlab.training.recipe import Recipe, read_recipe
 from vitlab.training.session import with_given
@@ -100,13 +100,12 @@ class Context:
 
         `module` names a function without arguments, 'package.module:function', that builds a network of no family.
         """
-        if self.data is not None and not Path(recipe.data.source).exists():  # a path was chosen by the study itself
-            recipe = dataclasses.replace(recipe, data=dataclasses.replace(recipe.data, source=self.data))
+        recipe = self.on_data(recipe)
         without = recipe.augmentation.without(self.opened(recipe).changes_labels)
         recipe = dataclasses.replace(recipe, name=f"study-{self.study}", augmentation=without)
         if module:
             recipe = with_given(recipe, Given(model=build_module(module, recipe.seed)))
-        mark = fingerprint(recipe, module)
+        mark = fingerprint(recipe, module, self.folder)
         runs = self.folder / "runs"
         known = sorted(runs.glob(f"*-{mark}")) if runs.is_dir() else []
         slug = re.sub(r"[^A-Za-z0-9.=]+", "-", name).strip("-.")[:60]
@@ -119,6 +118,12 @@ class Context:
             device=self.device,
         )
 
+    def on_data(self, recipe: Recipe) -> Recipe:
+        """The recipe on the study's data, unless the study itself chose a path."""
+        if self.data is None or Path(recipe.data.source).exists():
+            return recipe
+        return dataclasses.replace(recipe, data=dataclasses.replace(recipe.data, source=self.data))
+
     def opened(self, recipe: Recipe) -> DataSet:
         """The data of a recipe, opened once."""
         key = repr(recipe.data)
@@ -126,17 +131,17 @@ class Context:
             self._opened[key] = open_parts(recipe)
         return self._opened[key]
 
-    def map(self, cells: Sequence[Cell], *, what: str = "", later: int = 0) -> dict[str, Trained]:
+    def map(self, cells: Sequence[Cell], *, what: str = "", later: Sequence[Recipe] = ()) -> dict[str, Trained]:
         """Those of the cells that have a result, by name; what they cost is said first, and what failed is said.
 
-        Cells that compute the same are computed once. `later` is how many more runs the study will ask for.
+        Cells that compute the same are computed once. `later` are the runs that the study will ask for after these,
+        with fresh weights in the place of those that they will start from: what they cost is said too.
         """
-        listed = [(cell, read_recipe(cell.recipe, where=cell.name)) for cell in cells]
+        listed = _with_recipes(cells)
         unique = {cell.folder: (cell, recipe) for cell, recipe in reversed(listed)}
         ordered = [unique.pop(cell.folder) for cell, _ in listed if cell.folder in unique]
         if self.dry or self.say is not None:
-            due = ((cell, recipe, self.opened(recipe)) for cell, recipe in ordered)
-            sentence = forecast(due, choose_device(self.device)).sentence(what or self.study, later)
+            sentence = self._forecast(ordered, what or self.study, later)
             if self.dry:
                 raise Forecasted(sentence)
             self._say(sentence)
@@ -157,6 +162,15 @@ class Context:
         self.trained |= found
         return found
 
+    def _forecast(self, cells: Sequence[tuple[Cell, Recipe]], what: str, later: Sequence[Recipe]) -> str:
+        after = _with_recipes([self.cell(f"later {place}", recipe) for place, recipe in enumerate(later)])
+        device, paces = choose_device(self.device), dict[Shape, float]()
+        due, then = (
+            forecast(((cell, recipe, self.opened(recipe)) for cell, recipe in part), device, paces)
+            for part in (cells, after)
+        )
+        return due.sentence(what, then if after else None)
+
     def train(self, recipe: Recipe, name: str, *, measures: Sequence[Measure] = ()) -> Path:
         """The folder of a finished run of the recipe; one that fails is an error."""
         found = self.map([self.cell(name, recipe, measures=measures)], what=name)
@@ -172,7 +186,7 @@ class Context:
         modules: Mapping[str, str] | None = None,
         whole: bool = False,
         what: str = "",
-        later: int = 0,
+        later: Sequence[Recipe] = (),
     ) -> dict[str, list[Trained]]:
         """Each row of a grid with every seed; rows without any result are not there.
 
@@ -251,6 +265,10 @@ class Context:
     def _say(self, sentence: str) -> None:
         if self.say is not None:
             self.say(sentence)
+
+
+def _with_recipes(cells: Sequence[Cell]) -> list[tuple[Cell, Recipe]]:
+    return [(cell, read_recipe(cell.recipe, where=cell.name)) for cell in cells]
 
 
 def sample(runs: Sequence[Trained], name: str = TEST) -> Sample:

@@ -32,19 +32,23 @@ class DataSizeOptions:
 
 
 def run(context: "Context", options: DataSizeOptions) -> StudyResult:
+    from vitlab.recipes.scales import TUNING, tuned
     from vitlab.studies.cells import Measure
     from vitlab.studies.choosing import choose
 
+    steps, lr = TUNING[context.scale]
     grid = {_row(family, part): (family, part) for family in options.families for part in options.fractions}
     candidates = {row: _candidates(context.scale, *where) for row, where in grid.items()}
     measure = Measure(protocol="fewshot", options={"shots": [options.shots]}, data=_whole(context))
+    wanted = [next(iter(candidates[row].values())) for row in context.wanted(list(grid))]
+    brief = [tuned(recipe, steps=steps, lr=lr) for recipe in wanted]
     # the first seed of what is chosen is there already; then a fine-tuning of every run
-    later = len(context.wanted(list(grid))) * (2 * context.num_seeds - 1)
+    later = wanted * (context.num_seeds - 1) + brief * context.num_seeds
     chosen = choose(context, candidates, what="data-size: regularisation, chosen on held-out images", later=later)
     recipes = {row: choice.recipe for row, choice in chosen.items()}
     runs = context.over_seeds(recipes, measures=[measure], what="data-size: the chosen ones, over seeds")
-    tuned = _fine_tuned(context, runs)
-    found = {row: _scores(own, tuned.get(row, []), measure, options.shots) for row, own in runs.items()}
+    after = _fine_tuned(context, runs)
+    found = {row: _scores(own, after.get(row, []), measure, options.shots) for row, own in runs.items()}
     return _result(context, options, grid, runs, chosen, found)
 
 

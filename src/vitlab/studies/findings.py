@@ -98,7 +98,7 @@ def against(name: str, samples: Mapping[str, Sample]) -> list[str]:
             sentences.append(f"{word} {name} ({base.percent()}%): {joined(seen)}.")
     same = [f"{other} ({each.interval()})" for other, each in found.items() if not each.is_seen]
     if same:
-        sentences.append(f"No difference seen from {name} ({base.percent()}%): {joined(same)}.")
+        sentences.append(f"No difference seen beside {name} ({base.percent()}%): {joined(same)}.")
     widened = f", widened for {len(found)} comparisons" if len(found) > 1 else ""
     return [*sentences, f"{HOW} with their 95% intervals over {seeds_words(samples)}{widened}."]
 

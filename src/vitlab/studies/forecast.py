@@ -29,7 +29,8 @@ class Shape:
 
     flops: float  # of one image, forward
     parameters: int
-    batch_size: int
+    images: int  # of all streams
+    objective: str  # what another one does with as many images takes another time
 
 
 @dataclass(frozen=True)
@@ -42,14 +43,18 @@ class Forecast:
     seconds: float | None
     where: str
 
-    def sentence(self, what: str, later: int = 0) -> str:
+    def sentence(self, what: str, then: "Forecast | None" = None) -> str:
+        """What is left, and `then` what depends on it, of which a part may be done already."""
         kept = f", {self.done:,} of them done already" if self.done else ""
-        more = f"; {count(later, 'more run')} may follow, which depend on these" if later else ""
+        more = f"; then up to {count(then.runs, 'more run')}, {then.time}, {flops(then.flops)}" if then else ""
         if self.runs == self.done:
             return f"{what}: {count(self.runs, 'run')}, all done already{more}."
-        time = "a time that cannot be told here" if self.seconds is None else f"about {about(self.seconds)}"
-        cost = f"{time} on this {self.where}, {flops(self.flops)} of training"
+        cost = f"{self.time} on this {self.where}, {flops(self.flops)} of training"
         return f"{what}: {count(self.runs, 'run')}{kept}; {cost}{more}."
+
+    @property
+    def time(self) -> str:
+        return "a time that cannot be told here" if self.seconds is None else f"about {about(self.seconds)}"
 
 
 def flops_of(model: Model) -> float:
@@ -64,9 +69,14 @@ def flops_of(model: Model) -> float:
     return float(counter.get_total_flops())
 
 
-def forecast(cells: Iterable[tuple[Cell, Recipe, DataSet]], device: str) -> Forecast:
-    """The sum over the cells that are left, from runs of the same shape that ended or from a step that is tried."""
-    paces: dict[Shape, float] = {}  # seconds per step
+def forecast(
+    cells: Iterable[tuple[Cell, Recipe, DataSet]], device: str, paces: dict[Shape, float] | None = None
+) -> Forecast:
+    """The sum over the cells that are left, from runs of the same shape that ended or from a step that is tried.
+
+    `paces` are seconds per step by shape: what is known already, to which is added what is found out here.
+    """
+    paces = {} if paces is None else paces
     counted: dict[str, tuple[Shape, int]] = {}  # by all of a recipe but its seed
     examples: dict[Shape, tuple[Cell, Recipe, DataSet]] = {}
     left: list[tuple[Shape, int]] = []  # of cells that are trained already, some may have to be measured
@@ -75,7 +85,8 @@ def forecast(cells: Iterable[tuple[Cell, Recipe, DataSet]], device: str) -> Fore
         key = repr(dataclasses.replace(recipe, seed=0)) + cell.module
         if key not in counted:
             model, steps = planned(cell, recipe, dataset)
-            counted[key] = Shape(flops_of(model), count_parameters(model), recipe.batch_size), steps
+            images = recipe.batch_size * (1 + recipe.objective.options.get("ratio", 0))  # unlabelled ones beside
+            counted[key] = Shape(flops_of(model), count_parameters(model), images, recipe.objective.name), steps
         shape, steps = counted[key]
         done += cell.is_done
         if (trained := Path(cell.folder, RESULT)).exists():
@@ -93,20 +104,20 @@ def forecast(cells: Iterable[tuple[Cell, Recipe, DataSet]], device: str) -> Fore
     seconds = None
     if all(shape in paces for shape in examples):
         seconds = sum(AROUND + steps * paces[shape] for shape, steps in left)
-    total = sum(TRAINING_FACTOR * shape.flops * shape.batch_size * steps for shape, steps in left)
+    total = sum(TRAINING_FACTOR * shape.flops * shape.images * steps for shape, steps in left)
     return Forecast(runs, done, total, seconds, "GPU" if device.startswith("cuda") else "CPU")
 
 
 def rehearsed(example: tuple[Cell, Recipe, DataSet], shape: Shape, device: str) -> float | None:
     """Seconds per step, by a forward and a backward pass of some images; None where even two images are too many."""
     most = ENOUGH.get(torch.device(device).type, ENOUGH["cpu"])
-    images = min(int(most / max(TRAINING_FACTOR * shape.flops, 1)), shape.batch_size)
+    images = min(int(most / max(TRAINING_FACTOR * shape.flops, 1)), shape.images)
     if images < 2:
         return None
     model, _ = planned(*example)
     bf16 = device.startswith("cuda") and example[1].precision != "float32"
     speed = training_speed(model.to(device), images, device=torch.device(device), bf16=bf16, seconds=LOOK)
-    return shape.batch_size / speed.value
+    return shape.images / speed.value
 
 
 def _scaled(shape: Shape, paces: dict[Shape, float]) -> float | None:
@@ -114,4 +125,4 @@ def _scaled(shape: Shape, paces: dict[Shape, float]) -> float | None:
     if not paces:
         return None
     like = max(paces, key=lambda other: other.flops)
-    return paces[like] * shape.flops * shape.batch_size / (like.flops * like.batch_size)
+    return paces[like] * shape.flops * shape.images / (like.flops * like.images)

@@ -9,7 +9,7 @@ if TYPE_CHECKING:
     from vitlab.studies.context import Context
 
 BASE = "class token"
-THIRD = ", a third of the rate"
+THIRD = ", lr / 3"
 MEAN: dict[str, Any] = {"pool": "mean", "class_token": "false"}
 NUM_HEADS = {"digits": (1, 2, 8, 16), "cifar": (1, 6, 12), "tiny-imagenet": (1, 6, 12), "imagenet": (3, 6, 24)}
 
@@ -22,7 +22,7 @@ class HeadsOptions:
 def rows(scale: str) -> dict[str, Any]:
     import dataclasses
 
-    from vitlab.recipes.scales import config_of, scale_recipe, with_model
+    from vitlab.recipes.scales import scale_recipe, with_model
 
     recipe = scale_recipe(scale)
     plain = dataclasses.replace(recipe, model=dataclasses.replace(recipe.model, representation=False))
@@ -37,16 +37,18 @@ def rows(scale: str) -> dict[str, Any]:
             plain, model=dataclasses.replace(plain.model, representation=True)
         ),
     }
-    own = config_of(plain).heads
     for heads in NUM_HEADS[scale]:
-        found[f"{heads} attention head{'s' * (heads != 1)} (base {own})"] = with_model(plain, heads=heads)
+        found[f"{heads} attention head{'s' * (heads != 1)}"] = with_model(plain, heads=heads)
     return found
 
 
 def run(context: "Context", _: HeadsOptions) -> StudyResult:
+    from vitlab.recipes.scales import config_of, scale_recipe
     from vitlab.studies.ablation import ablation
 
-    return ablation(context, rows(context.scale), base=BASE, title="How the answer is read, and attention heads")
+    own = config_of(scale_recipe(context.scale)).heads
+    title = f"How the answer is read, and attention heads ({own} where no number is said)"
+    return ablation(context, rows(context.scale), base=BASE, title=title)
 
 
 STUDY = Study(

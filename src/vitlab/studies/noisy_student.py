@@ -35,15 +35,14 @@ def run(context: "Context", options: NoisyStudentOptions) -> StudyResult:
     from vitlab.studies.context import Trained, samples
 
     supervised, student = _recipes(context.scale, options)
-    rows: dict[str, list[Trained]] = context.over_seeds(
-        {SUPERVISED: supervised}, what="the teachers", later=options.rounds * context.num_seeds
-    )
+    later = [student] * (options.rounds * context.num_seeds)
+    rows: dict[str, list[Trained]] = context.over_seeds({SUPERVISED: supervised}, what="the teachers", later=later)
     if student.model != supervised.model:  # what a larger model does by itself is no merit of the rounds
         rows |= context.over_seeds({f"{SUPERVISED}, the student's model": replace(supervised, model=student.model)})
     teachers = {run.recipe.seed: run for run in rows[SUPERVISED]}
     for number in range(1, options.rounds + 1):
         row = f"round {number}"
-        left = (options.rounds - number) * context.num_seeds
+        left = [student] * ((options.rounds - number) * context.num_seeds)
         cells = [
             context.cell(f"{row}, seed {seed}", replace(_changed(student, teacher=str(teacher.folder)), seed=seed))
             for seed, teacher in teachers.items()

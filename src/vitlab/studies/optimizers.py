@@ -45,7 +45,7 @@ def run(context: "Context", _: OptimizersOptions) -> StudyResult:
     from vitlab.studies.context import samples
 
     grid = candidates(context.scale)
-    later = len(context.wanted(list(grid))) * (context.num_seeds - 1)
+    later = [grid[row]["lr"] for row in context.wanted(list(grid))] * (context.num_seeds - 1)
     chosen = choose(context, grid, what="optimizers: rates, chosen on held-out images", later=later)
     recipes = {row: choice.recipe for row, choice in chosen.items()}
     runs = context.over_seeds(recipes, what="optimizers: the chosen rates, over seeds")

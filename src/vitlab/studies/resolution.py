@@ -1,5 +1,6 @@
 """Fine-tuning at a higher resolution than that of pre-training, positions resized (section 3.2)."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -9,49 +10,71 @@ if TYPE_CHECKING:
     from vitlab.studies.context import Context, Trained
     from vitlab.training.recipe import Recipe
 
+# the side of pre-training, then those of fine-tuning, in pixels; but for digits the largest is the pictures' own
+SIDES = {"digits": (16, 24, 32), "cifar": (16, 24, 32), "tiny-imagenet": (32, 48, 64), "imagenet": (224, 384)}
+FACTORS = (1 / 3, 1.0, 3.0)  # of the scale's rate of fine-tuning
+ENLARGED = (
+    "These pictures have 8 px of their own: larger ones hold no more detail, so that what could make a higher"
+    " resolution better is not there. Seen is what resizing the positions costs."
+)
+
 
 @dataclass(frozen=True, kw_only=True)
 class ResolutionOptions:
     """Resolution: a pre-trained model fine-tuned at its own size and at larger ones, beside one trained there."""
 
 
-def larger(scale: str, size: int, patch: int) -> list[int]:
-    """The sides in pixels to fine-tune at; the paper's is 384 for 224."""
-    if scale == "imagenet":
-        return [384]
-    return [size + size // 2 // patch * patch, 2 * size]
-
-
 def run(context: "Context", _: ResolutionOptions) -> StudyResult:
     import dataclasses
 
-    from vitlab.recipes.scales import TUNING, config_of, scale_recipe, tuned, with_model
+    from vitlab.recipes.scales import TUNING, scale_recipe, tuned, with_model
     from vitlab.studies.ablation import ablated
     from vitlab.studies.context import samples
 
-    recipe = scale_recipe(context.scale)
-    config = config_of(recipe)
-    size = config.image_size[0]
-    sides = larger(context.scale, size, config.patch_size)
-    base = f"as trained at {size} px"
-    rows = {base: recipe, f"from scratch at {sides[-1]} px": with_model(recipe, image_size=sides[-1])}
+    sides = SIDES[context.scale]
+    recipe, largest = (with_model(scale_recipe(context.scale), image_size=side) for side in (sides[0], sides[-1]))
+    base = f"as trained at {sides[0]} px"
+    rows = {base: recipe, f"from scratch at {sides[-1]} px": largest}
+    fine_tuned = {f"fine-tuned at {side} px": side for side in sides}
+    wanted = [row for row in context.wanted([*rows, *fine_tuned]) if row in fine_tuned]
     steps, lr = TUNING[context.scale]
-    later = context.num_seeds * (1 + len(sides))
-    runs: dict[str, list[Trained]] = context.over_seeds(rows, whole=True, what="resolution: pre-training", later=later)
-    for side in (size, *sides):
+    after = [tuned(recipe, steps=steps, lr=lr, image_size=fine_tuned[row]) for row in wanted]
+    # a seed chooses the rate, and its run is there already
+    later = after * (len(FACTORS) + context.num_seeds - 1)
+    runs = context.over_seeds(rows, whole=True, what="resolution: pre-training", later=later)
+    chosen = _chosen(context, {row: fine_tuned[row] for row in wanted}, runs.get(base, []))
+    for row, rate in chosen.items():
 
-        def enlarged(run: "Trained", side: int = side) -> "Recipe":
-            return tuned(run.recipe, str(run.folder), steps=steps, lr=lr, image_size=side)
+        def enlarged(run: "Trained", row: str = row, rate: float = rate) -> "Recipe":
+            return tuned(run.recipe, str(run.folder), steps=steps, lr=rate, image_size=fine_tuned[row])
 
-        row = f"fine-tuned at {side} px"
-        if row in context.wanted([*rows, *(f"fine-tuned at {each} px" for each in (size, *sides))]):
-            again = context.follow({row: runs.get(base, [])}, enlarged, then=row, what=f"resolution: {row}")
-            runs |= again
-    result = ablated(context, runs, samples(runs), base=base, title="Resolution of fine-tuning")
-    if context.scale == "imagenet":
-        return result
-    note = f"These pictures have no more than {size} px of their own: larger ones are the same, enlarged."
-    return dataclasses.replace(result, findings=[*result.findings, note])
+        runs |= context.follow({row: runs[base]}, enlarged, then=row, what=f"resolution: {row}")
+    own = f"fine-tuned at {sides[0]} px"
+    result = ablated(context, runs, samples(runs), base=own, title="Resolution of fine-tuning")
+    rates = "; ".join(f"{row} {rate:g}" for row, rate in chosen.items())
+    notes = [f"Rates of fine-tuning were chosen on held-out images with one seed: {rates}."] if chosen else []
+    notes += [ENLARGED] if context.scale == "digits" and context.data is None else []
+    return dataclasses.replace(result, findings=[*result.findings, *notes])
+
+
+def _chosen(context: "Context", rows: "dict[str, int]", runs: "Sequence[Trained]") -> dict[str, float]:
+    """The rate of each row of fine-tuning that does best on held-out images, by the first of the runs."""
+    from vitlab.recipes.scales import TUNING, tuned
+    from vitlab.studies.choosing import choose
+
+    if not rows or not runs:
+        return {}
+    steps, lr = TUNING[context.scale]
+    first = runs[0]
+    candidates = {
+        row: {
+            f"lr {rate:g}": tuned(first.recipe, str(first.folder), steps=steps, lr=rate, image_size=side)
+            for rate in (factor * lr for factor in FACTORS)
+        }
+        for row, side in rows.items()
+    }
+    found = choose(context, candidates, what="resolution: rates of fine-tuning, chosen on held-out images")
+    return {row: each.recipe.optimizer.lr for row, each in found.items()}
 
 
 STUDY = Study(

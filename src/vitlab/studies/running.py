@@ -14,6 +14,7 @@ from vitlab.studies.context import Context, Forecasted, Say
 from vitlab.studies.contract import Study, StudyError, StudyResult
 from vitlab.studies.executors import find_executor
 from vitlab.studies.grid import Tally, open_grid, trainer
+from vitlab.studies.moving import follow_move
 
 FORMAT = "vitlab study 1"
 
@@ -62,6 +63,7 @@ def run_study(
         except Forecasted as forecast:
             return StudyResult(tables=(), findings=(str(forecast),), study=study.name, scale=scale)
     with open_grid(context.folder, {"study": study.name, "scale": scale}, train=trainer(), tally=Tally(0)):
+        follow_move(context.folder)
         settings = {"seeds": list(context.seeds), "data": data, "options": to_dict(chosen)}
         result = _labelled(study.run(context, chosen), context, settings)
         write_study(result, context.folder)

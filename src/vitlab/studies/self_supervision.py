@@ -39,7 +39,7 @@ def run(context: "Context", options: SelfSupervisionOptions) -> StudyResult:
         {row: start for row, start in starts.items() if row in wanted},
         whole=True,
         what="self-supervision: pre-training",
-        later=context.num_seeds * len(wanted),
+        later=[few] * (context.num_seeds * len(wanted)),
     )
 
     def continued(run: "Trained") -> "Recipe":
@@ -57,7 +57,7 @@ def run(context: "Context", options: SelfSupervisionOptions) -> StudyResult:
         title=f"Fine-tuned on {100 * options.labelled:g}% of the labels",
         published=published("self-supervision"),
     )
-    note = f"Supervised pre-training has the labels of all images, of which the others see {100 * options.labelled:g}%."
+    note = f"Supervised pre-training saw the labels of all training images, the others {100 * options.labelled:g}% of them."
     return dataclasses.replace(result, findings=[*result.findings, note])
 
 

@@ -1,6 +1,6 @@
 """Transfer by group of tasks, natural, specialised and structured: figure 2's bars.
 
-The small scale has three tasks of its own, one for each group, made of the embedded digits; the others need VTAB-1k.
+The small scales have three tasks of their own, one for each group, made of their own pictures; imagenet needs VTAB-1k.
 """
 
 from collections.abc import Mapping, Sequence
@@ -11,15 +11,21 @@ from typing import TYPE_CHECKING, Any
 from vitlab.studies.contract import Study, StudyError, StudyResult, Table
 
 if TYPE_CHECKING:
+    from vitlab.data.contract import DataSet
     from vitlab.studies.context import Context, Trained
     from vitlab.studies.findings import Sample
     from vitlab.training.recipe import Recipe
 
 FAMILIES = ("ViT", "BiT", "hybrid")
 STEPS, LR = 2500, 0.01  # VTAB's row of the paper's table 4
-FEW_STEPS, FEW_LR = 120, 0.03  # of the small scale
-CANVAS, PLACES = 16, (0, 4, 8)  # px; where a digit may stand in each direction
 NUM_TRAIN = 1000
+NUM_PLACES = 3  # in each direction
+MADE = {"natural": "which class", "specialised": "how bright", "structured": "where it stands"}
+NOTE = (
+    "Each group is one task made of the pictures of pre-training, at half their size on black: which class it is (the"
+    " question of pre-training), how bright it is, where it stands. This is not VTAB, and one task says little of a"
+    " group. Test images are those of the scale's test part."
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -27,58 +33,67 @@ class VtabGroupsOptions:
     """Transfer by group of tasks: ViT, BiT and a hybrid, pre-trained at the scale, fine-tuned on a thousand images."""
 
     vtab: str | None = None
-    """The folder that holds the tasks of VTAB-1k; without one, at the scale digits, three tasks made of digits."""
+    """The folder that holds the tasks of VTAB-1k, or some of them; without one, three tasks made of the scale's data."""
 
 
-def made_tasks(folder: Path) -> dict[str, dict[str, str]]:
-    """By group a task made of digits: which digit it is, how much ink it has, and where it stands."""
+def make_tasks(tasks: Mapping[str, Mapping[str, str]], dataset: "DataSet", canvas: int) -> None:
+    """Write the made tasks: pictures of half the canvas's side, in its middle or, where that is asked, somewhere.
+
+    They are a thousand images of train, and all of test, which pre-training did not see.
+    """
     import numpy as np
-    from sklearn.datasets import load_digits
+    from PIL import Image
 
     from vitlab.core.files import atomic_file
+    from vitlab.data.decoding import read_picture
 
-    values, labels = load_digits(return_X_y=True)
-    pictures = np.rint(np.asarray(values).reshape(-1, 8, 8) * (255 / 16)).astype(np.uint8)
-    rng = np.random.default_rng(0)
-    order = rng.permutation(len(pictures))
-    pictures, digits = pictures[order], np.asarray(labels, np.int64)[order]
-    ink = pictures.reshape(len(pictures), -1).sum(axis=1)
-    amount = np.searchsorted(np.quantile(ink, (1 / 3, 2 / 3)), ink)
-    place = rng.integers(0, len(PLACES) ** 2, len(pictures))
-    middle = np.full(len(pictures), len(PLACES) ** 2 // 2)
-    made = {
-        "natural": ("which digit", digits, middle),
-        "specialised": ("how much ink", amount, middle),
-        "structured": ("where it stands", place, place),
-    }
-    tasks: dict[str, dict[str, str]] = {}
-    for group, (task, answer, where) in made.items():
-        canvas = np.zeros((len(pictures), CANVAS, CANVAS), np.uint8)
-        for number, (picture, spot) in enumerate(zip(pictures, where, strict=True)):
-            top, left = PLACES[spot // len(PLACES)], PLACES[spot % len(PLACES)]
-            canvas[number, top : top + 8, left : left + 8] = picture
-        path = folder / "tasks" / f"{group}.npz"
-        if not path.exists():
-            with atomic_file(path) as partial:
-                np.savez(
-                    partial,
-                    x_train=canvas[:NUM_TRAIN],
-                    y_train=answer[:NUM_TRAIN],
-                    x_test=canvas[NUM_TRAIN:],
-                    y_test=answer[NUM_TRAIN:],
-                )
-        tasks[group] = {task: str(path)}
-    return tasks
+    rng, side = np.random.default_rng(0), canvas // 2
+    arrays: dict[str, dict[str, Any]] = {group: {} for group in tasks}
+    limits: Any = None
+    for part in ("train", "test"):  # in this order: what is bright is told by the training images
+        split = dataset.splits[part]
+        chosen = rng.permutation(len(split))[: NUM_TRAIN if part == "train" else None]
+        read = (read_picture(split.images.read(int(n)), split.images.where(int(n))) for n in chosen)
+        pictures = np.stack([np.asarray(each.resize((side, side), Image.Resampling.BOX)) for each in read])
+        light = pictures.mean(axis=(1, 2, 3))
+        limits = np.quantile(light, (1 / 3, 2 / 3)) if limits is None else limits
+        place = rng.integers(0, NUM_PLACES**2, len(pictures))
+        middle = np.full(len(pictures), NUM_PLACES**2 // 2)
+        answers = {
+            "natural": (split.labels[chosen], middle),
+            "specialised": (np.searchsorted(limits, light), middle),
+            "structured": (place, place),
+        }
+        for group, (answer, where) in answers.items():
+            arrays[group] |= {f"x_{part}": _placed(pictures, where, canvas), f"y_{part}": answer}
+    for group, own in tasks.items():
+        (path,) = own.values()
+        with atomic_file(Path(path)) as partial:
+            np.savez(partial, **arrays[group])
 
 
-def _tasks(context: "Context", options: VtabGroupsOptions) -> dict[str, dict[str, str]]:
-    """The tasks' data by group."""
+def _placed(pictures: Any, where: Any, canvas: int) -> Any:
+    """Each picture on black, at the place that is asked for it, numbered by rows."""
+    import numpy as np
+
+    side, step = canvas // 2, canvas // 2 // (NUM_PLACES - 1)
+    made = np.zeros((len(pictures), canvas, canvas, 3), np.uint8)
+    for number, (picture, spot) in enumerate(zip(pictures, where, strict=True)):
+        top, left = step * (spot // NUM_PLACES), step * (spot % NUM_PLACES)
+        made[number, top : top + side, left : left + side] = picture
+    return made
+
+
+def _tasks(context: "Context", options: VtabGroupsOptions, dataset: "DataSet") -> dict[str, dict[str, str]]:
+    """Where the tasks' data are, by group; made ones are known by the data that they are made of."""
     from vitlab.data.sources.published.vtab import GROUPS, find_tasks
+    from vitlab.studies.cells import digest
 
     if options.vtab is None:
-        if context.scale != "digits":
+        if context.scale == "imagenet":
             raise StudyError("The study vtab-groups needs the folder of VTAB-1k's tasks at this scale: give --vtab.")
-        return made_tasks(context.folder)
+        folder, mark = context.folder / "tasks", digest(dataset.fingerprint)
+        return {group: {task: str(folder / f"{group}-{mark}.npz")} for group, task in MADE.items()}
     found = find_tasks(Path(options.vtab))
     grouped = {group: {name: str(found[name]) for name in names if name in found} for group, names in GROUPS.items()}
     return {group: tasks for group, tasks in grouped.items() if tasks}
@@ -87,32 +102,36 @@ def _tasks(context: "Context", options: VtabGroupsOptions) -> dict[str, dict[str
 def run(context: "Context", options: VtabGroupsOptions) -> StudyResult:
     import dataclasses
 
-    from vitlab.recipes.scales import scale_recipe, tuned
+    from vitlab.data.augmentation import Augmentation
+    from vitlab.recipes.scales import TUNING, config_of, scale_recipe, tuned
     from vitlab.studies.context import sample
     from vitlab.studies.paper import vtab_groups
 
-    groups = _tasks(context, options)
-    steps, lr = (FEW_STEPS, FEW_LR) if options.vtab is None else (STEPS, LR)
-    number = sum(len(tasks) for tasks in groups.values())
-    later = len(context.wanted(FAMILIES)) * context.num_seeds * number
-    before = context.over_seeds(
-        {family: scale_recipe(context.scale, family) for family in FAMILIES},
-        what="vtab-groups: pre-training",
-        later=later,
-    )
+    recipes = {family: scale_recipe(context.scale, family) for family in FAMILIES}
+    dataset = context.opened(context.on_data(recipes["ViT"]))
+    groups, made = _tasks(context, options, dataset), options.vtab is None
+    brief, lr = TUNING[context.scale]
+    steps, lr = (2 * brief, lr) if made else (STEPS, LR)  # twice: the questions are others
+    number = context.num_seeds * sum(len(tasks) for tasks in groups.values())
+    later = [tuned(recipes[family], steps=steps, lr=lr) for family in context.wanted(FAMILIES)] * number
+    before = context.over_seeds(recipes, what="vtab-groups: pre-training", later=later)
+    if made and not all(Path(path).exists() for tasks in groups.values() for path in tasks.values()):
+        make_tasks(groups, dataset, config_of(recipes["ViT"]).image_size[0])
     scores: dict[str, dict[str, Sample]] = {family: {} for family in before}
     for tasks in groups.values():
         for task, source in tasks.items():
 
             def on_task(run: "Trained", source: str = source) -> "Recipe":
                 recipe = tuned(run.recipe, str(run.folder), steps=steps, lr=lr)
-                parts = "" if options.vtab is None else "train=train+val,test=test"
+                parts = "" if made else "train=train+val,test=test"
                 data = dataclasses.replace(recipe.data, source=source, parts=parts, val_fraction=0.0, division="hash")
-                return dataclasses.replace(recipe, data=data)
+                still = Augmentation(crop="resize", flip=0.0)  # which would move what stands somewhere
+                return dataclasses.replace(recipe, data=data, augmentation=still if made else recipe.augmentation)
 
             for family, own in context.follow(before, on_task, then=task, what=f"vtab-groups: {task}").items():
                 scores[family][task] = sample(own)
-    return _result(groups, scores, {} if options.vtab is None else vtab_groups())
+    result = _result(groups, scores, {} if made else vtab_groups())
+    return dataclasses.replace(result, findings=[*result.findings, NOTE]) if made else result
 
 
 def group_means(groups: Mapping[str, Mapping[str, str]], own: "Mapping[str, Sample]") -> "dict[str, Sample]":

@@ -5,7 +5,7 @@ import dataclasses
 import pytest
 
 from vitlab.core.errors import ConfigError
-from vitlab.recipes.scales import FAMILIES, config_of, on_part, scale_recipe, steps_times, with_model
+from vitlab.recipes.scales import FAMILIES, config_of, on_part, scale_recipe, steps_times, with_batches, with_model
 from vitlab.training.durations import Pace
 from vitlab.training.schedules import resolve
 
@@ -25,6 +25,15 @@ def test_a_part_of_train_has_the_steps_of_all(scale: str, family: str) -> None:
     longer = resolve(steps_times(recipe, 2).schedule, Pace(recipe.batch_size, IMAGES))
     assert longer.total == pytest.approx(2 * whole.total, rel=1e-4)
     assert longer.drops == pytest.approx([2 * drop for drop in whole.drops], rel=1e-3)
+
+
+@pytest.mark.parametrize("scale", ["digits", "cifar"])
+def test_smaller_batches_have_so_many_times_the_steps(scale: str) -> None:
+    recipe = scale_recipe(scale)
+    small = with_batches(recipe, 4, factor=3)
+    steps = [resolve(each.schedule, Pace(each.batch_size, 49_000)).total for each in (recipe, small)]
+    assert small.batch_size == 4
+    assert steps[1] == pytest.approx(3 * steps[0], rel=1e-3)
 
 
 def test_changes_of_the_model() -> None:

@@ -61,10 +61,10 @@ def test_a_failure_is_said_and_loses_nothing_else(tmp_path: Path) -> None:
 def test_what_it_costs_is_said_first(tmp_path: Path) -> None:
     said: list[str] = []
     study = context(tmp_path, say=said.append, device="cpu")
-    study.over_seeds(ROWS, what="trial", later=3)
+    study.over_seeds(ROWS, what="trial", later=[ROWS["depth 1"]] * 3)
     assert said[0].startswith("trial: 4 runs; about ")
     assert "on this CPU" in said[0]
-    assert said[0].endswith("FLOPs of training; 3 more runs may follow, which depend on these.")
+    assert "FLOPs of training; then up to 3 more runs, about " in said[0]
     with pytest.raises(Forecasted, match="4 runs"):
         context(tmp_path, dry=True, device="cpu").over_seeds(ROWS)
 

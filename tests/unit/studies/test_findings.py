@@ -43,7 +43,7 @@ def test_what_cannot_be_told_apart_is_not_called_a_difference() -> None:
 def test_sentences_name_the_base_and_sort_the_others() -> None:
     above, same, how = against("low", {"low": LOW, "high": HIGH, "near": NEAR})
     assert above.startswith("Above low (91.0 ± 1.0%): high by 4.5 ± ")
-    assert same.startswith("No difference seen from low (91.0 ± 1.0%): near (+0.7 ± ")
+    assert same.startswith("No difference seen beside low (91.0 ± 1.0%): near (+0.7 ± ")
     assert how.endswith("over 3 seeds each, widened for 2 comparisons.")
     below, _ = against("high", {"low": LOW, "high": HIGH})
     assert below.startswith("Below high (95.5 ± 0.5%): low by 4.5 ± ")

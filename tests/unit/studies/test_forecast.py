@@ -8,6 +8,7 @@ import pytest
 from vitlab.core.record import write_json
 from vitlab.models.counts import count_flops
 from vitlab.models.create import create
+from vitlab.recipes import find_recipe
 from vitlab.recipes.scales import scale_recipe, with_model
 from vitlab.studies import forecast as module
 from vitlab.studies.cells import Measure
@@ -57,6 +58,23 @@ def test_what_is_too_large_to_try_is_scaled(tmp_path: Path, monkeypatch: pytest.
     small, big = (left(tmp_path / name, recipe).flops for name, recipe in (("b", RECIPE), ("c", large)))
     found = left(tmp_path / "d", RECIPE, large, done={0: 0.1})
     assert found.seconds == pytest.approx(200 * 0.1 * big / small + AROUND)
+
+
+def test_unlabelled_images_count(tmp_path: Path) -> None:
+    """A student sees two for each labelled one, and its time is not the teacher's."""
+    supervised, student = (find_recipe(f"{kind}-digits") for kind in ("few-labels", "noisy-student"))
+    teacher = left(tmp_path / "a", supervised)
+    assert left(tmp_path / "b", student).flops == 3 * teacher.flops
+    both = left(tmp_path / "c", supervised, student, done={0: 100.0})
+    assert both.seconds is not None
+    assert both.seconds < 400 * 100.0
+
+
+def test_runs_that_depend_on_others() -> None:
+    some = Forecast(runs=2, done=0, flops=3e12, seconds=60.0, where="CPU")
+    then = Forecast(runs=4, done=0, flops=1e12, seconds=20.0, where="CPU")
+    said = "a: 2 runs; about 60 s on this CPU, 3 teraFLOPs of training; then up to 4 more runs, about 20 s, 1 teraFLOPs."
+    assert some.sentence("a", then) == said
 
 
 def test_sentences() -> None:
