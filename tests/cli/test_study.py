@@ -41,6 +41,7 @@ def test_one_of_ones_own_is_run_then_reused(capsys: pytest.CaptureFixture[str]) 
     assert said.out.startswith("**Two lengths**")
     assert "With one seed nothing of it is sure." in said.out
     assert "lengths: 2 runs; about a few seconds on this CPU" in said.err
+    assert "In grid: study.md, study.json, figure.png." in said.err
     written = {path: path.stat().st_mtime_ns for path in Path("grid/runs").rglob("*.*")}
     assert main([*arguments, "--json"]) == 0
     again = capsys.readouterr()

@@ -102,9 +102,9 @@ def test_all_scales(name: str, scale: str, tmp_path: Path, inventing: Inventing)
     with pictures(tmp_path / "set.npz", number) as data:
         result = made(STUDIES.find(name), tmp_path / "study", scale=scale, data=data, seeds=1)
     assert result.tables[0].rows
-    made = {str(path) for path in (tmp_path / "study" / "tasks").glob("*.npz")}
+    tasks = {str(path) for path in (tmp_path / "study" / "tasks").glob("*.npz")}
     trained = {cell.recipe["data"]["source"] for cell in inventing.cells}
-    assert trained - made == {data}
+    assert trained - tasks == {data}
 
 
 @pytest.mark.parametrize("name", NAMES)

@@ -194,9 +194,7 @@ def config_of(recipe: Recipe) -> Any:
     return configured(spec.source, image_size=spec.image_size, **parse_assignments(spec.set, where="model.set"))
 
 
-def tuned(
-    recipe: Recipe, source: str | None = None, *, steps: int, lr: float, image_size: int | None = None
-) -> Recipe:
+def tuned(recipe: Recipe, source: str | None = None, *, steps: int, lr: float, image_size: int | None = None) -> Recipe:
     """The paper's fine-tuning (SGD, cosine, a zero head) of a run's model on the recipe's data, whole train.
 
     Without a source it is that of fresh weights, to tell what it would cost.

@@ -79,13 +79,11 @@ class BoardRow:
         if self.count is None or figure is None or same_count(self.count.parameters, figure.value):
             return ""
         here, outside = self.count.parameters, self.count.outside
+        counts = f"{self.method}: {in_millions(here)} parameters counted here, {figure.value:,.10g}M published"
         if same_count(here - sum(outside.values()), figure.value):
             parts = listed([f"{name} ({in_millions(number)})" for name, number in outside.items()])
-            return (
-                f"{self.method}: {in_millions(here)} here is {figure.value:,.10g}M there, where the layers alone are"
-                f" counted, without {parts}."
-            )
-        return f"{self.method}: {in_millions(here)} here is {figure.value:,.10g}M there. {self.ours.note}".rstrip()
+            return f"{counts}: the layers alone, without {parts}."
+        return f"{counts}. {self.ours.note}".rstrip()
 
 
 def board_rows(data: str, results: Sequence[Result] = ()) -> list[BoardRow]:

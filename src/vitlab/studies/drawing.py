@@ -35,7 +35,9 @@ def dots(samples: Mapping[str, Sample], *, label: str, published: Mapping[str, f
 def draw_dots(axes: "Axes", samples: Mapping[str, Sample], label: str) -> None:
     for place, found in enumerate(samples.values()):
         seeds = [100 * value for value in found.values]
-        axes.plot(seeds, [place - 0.22] * len(seeds), ".", color="k", alpha=0.4, markeredgewidth=0)  # equal ones: darker
+        axes.plot(
+            seeds, [place - 0.22] * len(seeds), ".", color="k", alpha=0.4, markeredgewidth=0
+        )  # equal ones: darker
         axes.errorbar(100 * found.mean, place, xerr=100 * (found.deviation or 0.0), fmt="o", color="C0", capsize=3)
     axes.set_yticks(range(len(samples)), list(samples))
     axes.set_ylim(len(samples) - 0.5, -0.5)
@@ -45,9 +47,16 @@ def draw_dots(axes: "Axes", samples: Mapping[str, Sample], label: str) -> None:
 
 
 def lines(
-    panels: Mapping[str, Mapping[str, Sequence[tuple[float, Sample]]]], *, across: str, label: str = "percent"
+    panels: Mapping[str, Mapping[str, Sequence[tuple[float, Sample]]]],
+    *,
+    across: str | Mapping[str, str],
+    label: str = "percent",
+    joined: bool = True,
 ) -> "Figure":
-    """A panel per measure, in it a line per family along a logarithmic axis; bars are standard deviations."""
+    """A panel per measure, in it a line per family along a logarithmic axis; bars are standard deviations.
+
+    `across` names the axis, of each panel where they differ. Where points are not `joined` there are no lines.
+    """
     from matplotlib.figure import Figure
     from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 
@@ -59,6 +68,7 @@ def lines(
                 [100 * found.mean for _, found in points],
                 yerr=[100 * (found.deviation or 0.0) for _, found in points],
                 marker="osD^vPX"[place % 7],
+                linestyle="-" if joined else "",
                 capsize=3,
                 label=name,
             )
@@ -66,7 +76,7 @@ def lines(
         axes.xaxis.set_major_locator(LogLocator(subs=(1, 3)))  # more would run into each other
         axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: number(value)))
         axes.xaxis.set_minor_formatter(NullFormatter())
-        axes.set_xlabel(across)
+        axes.set_xlabel(across if isinstance(across, str) else across[title])
         axes.set_ylabel(label)
         axes.set_title(title, fontsize=10)
         axes.grid(alpha=0.3)

@@ -40,8 +40,8 @@ def run(context: "Context", options: LeaderboardOptions) -> StudyResult:
         findings += [f"{row.method}: {row.missing}" for row in rows if row.missing]
         numbers[data] = [_numbers(row) for row in rows]
     findings.append(
-        "Published figures have their sources in docs/published.md. FLOPs are ours: two a multiply-add, one image at"
-        " the resolution of the fine-tuning."
+        "The sources of published figures are in docs/published.md. FLOPs are counted here: two per multiply-add, for"
+        " one image at the resolution of the fine-tuning."
     )
     result = StudyResult(tables=tables, findings=findings, numbers=numbers)
     if options.html is not None:
@@ -88,7 +88,17 @@ def _table(title: str, rows: "list[BoardRow]") -> Table:
                 NOT_RUN if row.measured is None else figure(row.measured),
             ]
         )
-    columns = [">#", "method", ">top-1 %", ">published", "our model", ">ours", ">FLOPs", "recipes", ">measured here"]
+    columns = [
+        ">#",
+        "method",
+        ">top-1 %",
+        ">parameters, published",
+        "our model",
+        ">parameters here",
+        ">FLOPs",
+        "recipes",
+        ">measured here",
+    ]
     return Table(title, columns, lines)
 
 

@@ -36,7 +36,9 @@ def run(context: "Context", options: NoisyStudentOptions) -> StudyResult:
 
     supervised, student = _recipes(context.scale, options)
     later = [student] * (options.rounds * context.num_seeds)
-    rows: dict[str, list[Trained]] = context.over_seeds({SUPERVISED: supervised}, what="the teachers", later=later)
+    rows: dict[str, list[Trained]] = context.over_seeds(
+        {SUPERVISED: supervised}, what="noisy-student: teachers", later=later
+    )
     if student.model != supervised.model:  # what a larger model does by itself is no merit of the rounds
         rows |= context.over_seeds({f"{SUPERVISED}, the student's model": replace(supervised, model=student.model)})
     teachers = {run.recipe.seed: run for run in rows[SUPERVISED]}
@@ -47,7 +49,7 @@ def run(context: "Context", options: NoisyStudentOptions) -> StudyResult:
             context.cell(f"{row}, seed {seed}", replace(_changed(student, teacher=str(teacher.folder)), seed=seed))
             for seed, teacher in teachers.items()
         ]
-        found = context.map(cells, what=row, later=left)
+        found = context.map(cells, what=f"noisy-student: {row}", later=left)
         teachers = {run.recipe.seed: run for run in found.values()}
         if not teachers:
             break

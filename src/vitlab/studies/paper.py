@@ -21,6 +21,13 @@ def scaling() -> dict[str, tuple[float, float]]:
     return {row: (table.figures[row, "epochs"].value, table.figures[row, "exaFLOPs"].value) for row in table.rows}
 
 
+def scaling_scores() -> dict[str, tuple[float, float]]:
+    """ExaFLOPs and accuracy on ImageNet, as a fraction, of the same rows."""
+    table = published_table("vit-v2-scaling")
+    pairs = {row: (table.figures[row, "exaFLOPs"].value, table.figures[row, "imagenet"].value) for row in table.rows}
+    return {row: (exaflops, score / 100) for row, (exaflops, score) in pairs.items()}
+
+
 def vtab_groups() -> dict[str, dict[str, float]]:
     """By the paper's models, the mean of each group of VTAB's tasks, as fractions; figure 2 draws them."""
     models = published_table("vit-v2-vtab").columns

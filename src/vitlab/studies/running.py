@@ -66,18 +66,23 @@ def run_study(
         follow_move(context.folder)
         settings = {"seeds": list(context.seeds), "data": data, "options": to_dict(chosen)}
         result = _labelled(study.run(context, chosen), context, settings)
-        write_study(result, context.folder)
+        written = write_study(result, context.folder)
+        if say is not None:
+            say(f"In {folder}: {', '.join(written)}.")
     return result
 
 
-def write_study(result: StudyResult, folder: Path) -> None:
-    """The result's files, each whole or not at all."""
+def write_study(result: StudyResult, folder: Path) -> list[str]:
+    """Write the result's files, each whole or not at all, and name them."""
     write_json(folder / "study.json", study_to_dict(result) | {"environment": environment(decoder_name())})
     with atomic_file(folder / "study.md") as partial:
         partial.write_text(result.markdown() + "\n", encoding="utf-8")
+    written = ["study.md", "study.json"]
     if result.figure is not None:
         with atomic_file(folder / "figure.png") as partial:
             result.figure.savefig(partial, dpi=150, format="png")
+        written.append("figure.png")
+    return written
 
 
 def study_to_dict(result: StudyResult) -> dict[str, Any]:

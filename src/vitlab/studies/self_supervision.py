@@ -57,7 +57,8 @@ def run(context: "Context", options: SelfSupervisionOptions) -> StudyResult:
         title=f"Fine-tuned on {100 * options.labelled:g}% of the labels",
         published=published("self-supervision"),
     )
-    note = f"Supervised pre-training saw the labels of all training images, the others {100 * options.labelled:g}% of them."
+    part = f"{100 * options.labelled:g}%"
+    note = f"Supervised pre-training saw the labels of all training images, the others {part} of them."
     return dataclasses.replace(result, findings=[*result.findings, note])
 
 

@@ -33,7 +33,7 @@ class VtabGroupsOptions:
     """Transfer by group of tasks: ViT, BiT and a hybrid, pre-trained at the scale, fine-tuned on a thousand images."""
 
     vtab: str | None = None
-    """The folder that holds the tasks of VTAB-1k, or some of them; without one, three tasks made of the scale's data."""
+    """The folder that holds tasks of VTAB-1k; without one, three tasks made of the scale's own data."""
 
 
 def make_tasks(tasks: Mapping[str, Mapping[str, str]], dataset: "DataSet", canvas: int) -> None:

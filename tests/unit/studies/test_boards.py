@@ -48,8 +48,8 @@ def test_vit_g_is_smaller_in_its_paper() -> None:
     assert count.outside["the pooling head"] == pooling - 2 * width
     assert (count.parameters - sum(count.outside.values())) / 1e6 == pytest.approx(1842.8, abs=0.05)
     assert row.why == (
-        "ViT-G/14: 1,882.8M here is 1,843M there, where the layers alone are counted, without the classifier (1.7M) and"
-        " the pooling head (38.4M)."
+        "ViT-G/14: 1,882.8M parameters counted here, 1,843M published: the layers alone, without the classifier (1.7M)"
+        " and the pooling head (38.4M)."
     )
 
 

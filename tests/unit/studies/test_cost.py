@@ -2,7 +2,7 @@
 
 import pytest
 
-from vitlab.studies.cost import ZOO, core_days_per_exaflop, frontier, on_jft, rows
+from vitlab.studies.cost import ZOO, as_good, core_days_per_exaflop, frontier, on_jft, papers_series, rows
 from vitlab.studies.findings import Sample
 
 # epochs, and exaFLOPs on JFT; of BiTs we count 3 to 4% more
@@ -33,3 +33,26 @@ def test_thefrontier_is_what_no_cheaper_row_beats() -> None:
     found = {row: Sample(values) for row, values in scores.items()}
     (said,) = frontier(found, {"a": 1.0, "b": 2.0, "c": 3.0, "d": 4.0})
     assert "a (51.0 ± 1.4%); c (52.0 ± 1.4%, not sure); d (90.5 ± 0.7%, sure)" in said
+
+
+def test_what_others_need_for_the_best_vits_score() -> None:
+    scores = {
+        "ViT, a": (0.8, 0.8),
+        "ViT, b": (0.9, 0.9),
+        "BiT, a": (0.9, 0.92),
+        "BiT, b": (0.95, 0.95),
+        "hybrid, a": (0.7,),
+    }
+    found = {row: Sample(values) for row, values in scores.items()}
+    (said,) = as_good(found, {"ViT, a": 1.0, "ViT, b": 4.0, "BiT, a": 8.0, "BiT, b": 10.0, "hybrid, a": 2.0})
+    needed = "BiT, a (91.0 ± 1.4%) with 2 times its FLOPs; no hybrid"
+    assert said == f"At or above the best ViT (ViT, b, 90.0 ± 0.0%), by means: {needed}."
+    assert as_good({"BiT, a": found["BiT, a"]}, {"BiT, a": 1.0}) == []
+
+
+def test_the_papers_points() -> None:
+    """Table 6: ViT-H/14 has 4262 exaFLOPs and 88.08%, R50x1 50 and 77.54%."""
+    found = papers_series()
+    assert {family: len(points) for family, points in found.items()} == {"ViT": 6, "BiT": 7, "hybrid": 5}
+    assert found["ViT"][-1] == (4262, Sample((pytest.approx(0.8808),)))
+    assert found["BiT"][0] == (50, Sample((pytest.approx(0.7754),)))

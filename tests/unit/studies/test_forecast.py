@@ -73,7 +73,9 @@ def test_unlabelled_images_count(tmp_path: Path) -> None:
 def test_runs_that_depend_on_others() -> None:
     some = Forecast(runs=2, done=0, flops=3e12, seconds=60.0, where="CPU")
     then = Forecast(runs=4, done=0, flops=1e12, seconds=20.0, where="CPU")
-    said = "a: 2 runs; about 60 s on this CPU, 3 teraFLOPs of training; then up to 4 more runs, about 20 s, 1 teraFLOPs."
+    said = (
+        "a: 2 runs; about 60 s on this CPU, 3 teraFLOPs of training; then up to 4 more runs, about 20 s, 1 teraFLOPs."
+    )
     assert some.sentence("a", then) == said
 
 

@@ -30,7 +30,7 @@ def test_both_leaderboards_are_shown(capsys: pytest.CaptureFixture[str]) -> None
         "2", "ViT-G/14", "90.45", "1,843M", "vit-gigantic14-224", "1,882.8M", "5.64 teraFLOPs at 518 px",
         "vit-gigantic14-jft, then vit-gigantic14-518-imagenet", "not run here",
     ]  # fmt: skip
-    assert "ViT-G/14: 1,882.8M here is 1,843M there" in text
+    assert "ViT-G/14: 1,882.8M parameters counted here, 1,843M published" in text
     assert Path("runs/study-leaderboard/study.md").read_text().strip() in text
 
 

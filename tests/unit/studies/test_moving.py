@@ -43,7 +43,9 @@ def two_stages(context: Context, _: Options) -> StudyResult:
 STUDY = Study(name="stages", summary="two stages", options=Options, run=two_stages)
 
 
-def steps_made(folder: Path, patch: pytest.MonkeyPatch, happens: Callable[[list[int]], None] | None = None) -> list[int]:
+def steps_made(
+    folder: Path, patch: pytest.MonkeyPatch, happens: Callable[[list[int]], None] | None = None
+) -> list[int]:
     """The steps that the study makes in a folder; `happens` is told them before each."""
     steps: list[int] = []
 
