@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from vitlab.studies.context import Context
     from vitlab.training.recipe import Recipe
 
-SUPERVISED = "supervised"
+SUPERVISED, ALONE = "supervised", "supervised as students are"
 RECIPES = {"digits": "digits", "cifar": "cifar10"}  # the recipes few-labels-... and noisy-student-... of each scale
 
 
@@ -33,29 +33,37 @@ class NoisyStudentOptions:
 def run(context: "Context", options: NoisyStudentOptions) -> StudyResult:
     from vitlab.studies.ablation import ablated
     from vitlab.studies.context import Trained, samples
+    from vitlab.studies.findings import pair
 
     supervised, student = _recipes(context.scale, options)
+    alone = replace(supervised, model=student.model, augmentation=student.augmentation)
+    starts = {SUPERVISED: supervised} | ({ALONE: alone} if alone != supervised else {})
+    rounds = [f"round {number}" for number in range(1, options.rounds + 1)]
+    wanted = context.wanted([*starts, *rounds])
     later = [student] * (options.rounds * context.num_seeds)
     rows: dict[str, list[Trained]] = context.over_seeds(
-        {SUPERVISED: supervised}, what="noisy-student: teachers", later=later
+        {row: recipe for row, recipe in starts.items() if row == SUPERVISED or row in wanted},
+        whole=True,
+        what="noisy-student: labels alone",
+        later=later,
     )
-    if student.model != supervised.model:  # what a larger model does by itself is no merit of the rounds
-        rows |= context.over_seeds({f"{SUPERVISED}, the student's model": replace(supervised, model=student.model)})
-    teachers = {run.recipe.seed: run for run in rows[SUPERVISED]}
-    for number in range(1, options.rounds + 1):
-        row = f"round {number}"
+    teachers = {run.recipe.seed: run for run in rows.get(SUPERVISED, [])}
+    for number, row in enumerate(rounds, 1):
         left = [student] * ((options.rounds - number) * context.num_seeds)
         cells = [
             context.cell(f"{row}, seed {seed}", replace(_changed(student, teacher=str(teacher.folder)), seed=seed))
             for seed, teacher in teachers.items()
         ]
-        found = context.map(cells, what=f"noisy-student: {row}", later=left)
+        found = context.map(cells, what=f"noisy-student: {row}", later=left) if cells else {}
         teachers = {run.recipe.seed: run for run in found.values()}
-        if not teachers:
-            break
-        rows[row] = list(teachers.values())
+        rows |= {row: list(found.values())} if found else {}
+    rows = {row: rows[row] for row in wanted if row in rows}
+    scores = samples(rows)
     title = f"Noisy Student with labels for {supervised.data.labelled:.1%} of train"
-    return ablated(context, rows, samples(rows), base=SUPERVISED, title=title)
+    result = ablated(context, rows, scores, base=SUPERVISED, title=title)
+    more = [pair(rounds[0], rounds[-1], scores)] if len({rounds[0], rounds[-1]} & scores.keys()) == 2 else []
+    note = [f"{ALONE}: the students' model and augmentation, without a teacher."] if ALONE in rows else []
+    return replace(result, findings=[*result.findings, *more, *note])
 
 
 def _recipes(scale: str, options: NoisyStudentOptions) -> "tuple[Recipe, Recipe]":

@@ -51,8 +51,8 @@ def run(context: "Context", _: ResolutionOptions) -> StudyResult:
         runs |= context.follow({row: runs[base]}, enlarged, then=row, what=f"resolution: {row}")
     own = f"fine-tuned at {sides[0]} px"
     result = ablated(context, runs, samples(runs), base=own, title="Resolution of fine-tuning")
-    rates = "; ".join(f"{row} {rate:g}" for row, rate in chosen.items())
-    notes = [f"Rates of fine-tuning were chosen on held-out images with one seed: {rates}."] if chosen else []
+    rates = ", ".join(f"{rate:g} at {fine_tuned[row]} px" for row, rate in chosen.items())
+    notes = [f"The lr of fine-tuning was chosen on held-out images with one seed: {rates}."] if chosen else []
     notes += [ENLARGED] if context.scale == "digits" and context.data is None else []
     return dataclasses.replace(result, findings=[*result.findings, *notes])
 
