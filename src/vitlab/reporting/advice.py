@@ -1,5 +1,6 @@
 """What stands out in a run, and what to do with it: sentences and commands that fit this run."""
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -143,7 +144,7 @@ def _course(record: RunRecord, mixed: int | None) -> Course | None:
         scores=scores,
         num=round(counts[-1][1]) if counts else 0,
         losses=record.series("val loss"),
-        train=record.series(same),
+        train=[(step, value) for step, value in record.series(same) if not record.mixes or step > (mixed or math.inf)],
         mixed=mixed,
     )
 

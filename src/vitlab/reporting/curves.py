@@ -8,6 +8,7 @@ from vitlab.objectives.collapse import CHANCE, TITLES
 from vitlab.reporting.charts import Curve, Form, Point, line_chart
 from vitlab.reporting.facts import Facts
 from vitlab.reporting.glossary import term
+from vitlab.reporting.learning import end, jump
 
 SMALL = 0.01  # the largest learning rate below which all are written with an exponent
 
@@ -29,7 +30,8 @@ def curves(facts: Facts) -> list[Html]:
         if name == "loss" and any(found[1].points == points(f"val {other}") for _, other, _ in _scores(facts)):
             found.pop()  # a score over again, which has a chart of its own
         selects = len(found) > 1 and bool(found[1].points) and found[1].points == points("val score")
-        best = max(found[1].points, key=lambda point: point[1]) if selects else None
+        chosen = facts.record.best if selects else None
+        best = None if chosen is None else (chosen["step"] / (epoch or 1), float(chosen["val score"]))
         if drawn := [curve for curve in found if curve.points]:
             charts.append(_chart(title, drawn, across, form, best))
     if lrs := points("lr"):
@@ -41,18 +43,34 @@ def curves(facts: Facts) -> list[Html]:
         *("Each ", term("step"), " changes the model a little so that the ", term("loss"), " falls."),
         " The line that matters is the one on pictures that it does not learn from.",
     ]
-    if facts.varied:
-        words.append(
-            " Training pictures were varied or blended on purpose, which makes them harder: that the line on them is"
-            " the worse one is as it should be."
-        )
-    if facts.mixed_steps and facts.record.step > facts.mixed_steps:
-        place = f"pass {facts.mixed_steps / epoch:.3g}" if epoch else f"step {facts.mixed_steps:,}"
-        words.append(
-            f" After {place} they were no longer blended with each other (augmentation.mix_until), which makes them"
-            " easier at once: that is where the lines jump."
-        )
+    words += [f" {sentence}" for sentence in (_higher(facts), _unmixed(facts)) if sentence]
     return [tag("p", *words), tag("div", *charts, class_="charts")]
+
+
+def _higher(facts: Facts) -> str:
+    """Why the loss on training pictures ended above that on validation pictures, where it did and there is a reason."""
+    losses, held_out = facts.record.series("loss"), facts.record.series("val loss")
+    if not facts.harder or not losses or not held_out or end(losses) <= held_out[-1][1]:
+        return ""
+    reached = f"{number(end(losses))} against {number(held_out[-1][1])}"
+    return (
+        f"That the loss on training pictures ends higher ({reached}) is as it should be: {' and '.join(facts.harder)}."
+    )
+
+
+def _unmixed(facts: Facts) -> str:
+    """That pictures were no longer mixed from some step on, and what the loss on training pictures did there."""
+    ended = facts.mixed_steps
+    if not ended or facts.record.step <= ended:
+        return ""
+    place = f"pass {ended / facts.epoch_steps:.3g}" if facts.epoch_steps else f"step {ended:,}"
+    text = f"After {place} training pictures were no longer blended with each other (augmentation.mix_until)"
+    found = jump(facts.record.series("loss"), ended)
+    if found is None:
+        return f"{text}."
+    before, after = found
+    did = "which makes them easier: the loss on them drops" if after < before else "and the loss on them rises"
+    return f"{text}, {did} from {number(before)} to {number(after)} there."
 
 
 def _scores(facts: Facts) -> list[tuple[str, str, Form]]:

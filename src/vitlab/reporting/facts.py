@@ -55,11 +55,23 @@ class Facts:
         return self.num_train / batch if self.num_train and batch else None
 
     @property
-    def varied(self) -> bool:
-        """Whether training pictures were made harder than held-out ones."""
-        fields = ("augmentation.mixup", "augmentation.cutmix", "augmentation.erase", "loss.label_smoothing")
-        policy = self.record.field("augmentation.policy", "none") != "none"
-        return policy or any(self.record.field(name) for name in fields)
+    def mixed_at_end(self) -> bool:
+        """Whether pictures were mixed with each other to the last step."""
+        ended = self.mixed_steps is not None and self.record.step > self.mixed_steps
+        return self.record.mixes and not ended
+
+    @property
+    def harder(self) -> list[str]:
+        """Why the loss on training pictures is higher at the end than it would be on them as they are."""
+        varied = self.record.field("augmentation.policy", "none") != "none" or self.record.field("augmentation.erase")
+        reasons = {
+            "training pictures are varied": varied,
+            "training pictures are blended with each other": self.mixed_at_end,
+            "the loss on training pictures asks for answers that are never quite sure (label smoothing)": (
+                self.record.field("loss.label_smoothing")
+            ),
+        }
+        return [reason for reason, there in reasons.items() if there]
 
     @property
     def logged(self) -> Reached | None:
@@ -67,10 +79,9 @@ class Facts:
         test = {name[5:]: value for name, value in self.record.result.items() if name.startswith("test ")}
         if test:
             return Reached(test, "test", int(test.get("count") or 0))
-        lines = [line for line in self.record.lines if isinstance(line.get("val score"), int | float)]
-        if not lines:
+        best = self.record.best
+        if best is None:
             return None
-        best = max(lines, key=lambda line: line["val score"])
         scores = {name[4:]: value for name, value in best.items() if name.startswith("val ") and value is not None}
         return Reached(scores, "val", int(scores.get("count") or 0))
 

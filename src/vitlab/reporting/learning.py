@@ -3,6 +3,8 @@
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
+from statistics import fmean
 from typing import Literal, NamedTuple, TypeAlias
 
 from vitlab.core.words import number, percent
@@ -16,6 +18,8 @@ GAIN = 0.01  # what a score gains at the end, from which training for longer is 
 GAP = 0.1  # between training and validation pictures, from which the former were learned by heart
 RISE = 1.05  # times its lowest value, from which a loss has risen
 LATE = 0.8  # of the run: what comes after is its end
+BESIDE = 3  # logged values on either side of a step, by which a jump there is told
+MISTAKES = 4  # on validation pictures, from which a loss that rises is no single picture's doing
 COARSE = 64  # pixels of a side up to which a model sees little of a photo
 
 
@@ -34,7 +38,7 @@ class Course:
     scores: Points  # on validation pictures
     num: int = 0  # validation pictures; 0 where it is not known
     losses: Points = ()  # on validation pictures
-    train: Points = ()  # scores on training pictures
+    train: Points = ()  # scores on training pictures, while these are not mixed with each other
     mixed: int | None = None  # the step from which on pictures are not mixed any more
 
     @property
@@ -47,9 +51,8 @@ class Course:
 
     @property
     def train_end(self) -> float | None:
-        """The score on training pictures over the last tenth of what was logged: single batches scatter."""
-        values = [value for _, value in self.train[-max(len(self.train) // 10, 1) :]]
-        return sum(values) / len(values) if values else None
+        """The score on training pictures at the end."""
+        return end(self.train) if self.train else None
 
     @property
     def gap(self) -> float | None:
@@ -66,6 +69,25 @@ class Course:
     def by_heart(self) -> bool:
         """Whether it is better on training pictures by more than chance."""
         return self.gap is not None and self.gap > max(GAP, self.noise)
+
+
+def end(points: Points) -> float:
+    """The mean of the last tenth of what was logged: single batches scatter."""
+    return fmean(value for _, value in points[-max(len(points) // 10, 1) :])
+
+
+def jump(points: Points, place: int) -> tuple[float, float] | None:
+    """The values before and after a step, where they differ by far more than their neighbours do; else None.
+
+    What was logged first after it is a mean over both sides, unless it was logged at that very step.
+    """
+    before = [value for step, value in points if step <= place][-BESIDE:]
+    after = [value for step, value in points if step > place]
+    after = (after if any(step == place for step, _ in points) else after[1:])[:BESIDE]
+    if min(len(before), len(after)) < BESIDE:
+        return None
+    usual = max(abs(b - a) for side in (before, after) for a, b in pairwise(side))
+    return (before[-1], after[0]) if abs(after[0] - before[-1]) > max(3 * usual, WORSE * abs(before[-1])) else None
 
 
 def findings(course: Course) -> list[Finding]:
@@ -100,14 +122,15 @@ def fell(course: Course) -> Finding | None:
         return None
     began = f"It was best at step {step:,} ({percent(best)} of validation pictures) and got worse afterwards"
     kept = "The state that was kept is the best one"
-    if course.gap is None or course.by_heart:
-        against = "" if course.train_end is None else f" ({percent(course.train_end)} of them right)"
+    if course.train_end is None:
+        return Finding(f"{began}. {kept}.")
+    if course.by_heart:
         return Finding(
-            f"{began}: it began to learn the training pictures by heart{against}. {kept}; more pictures, or pictures"
-            " varied more (augmentation), would help."
+            f"{began}: it began to learn the training pictures by heart ({percent(course.train_end)} of them right)."
+            f" {kept}; more pictures, or pictures varied more (augmentation), would help."
         )
     return Finding(
-        f"{began}, though it is hardly better on training pictures ({percent(course.train_end or 0)}): it did not learn"
+        f"{began}, though it is hardly better on training pictures ({percent(course.train_end)}): it did not learn"
         f" them by heart, it learned unsteadily. {kept}; a lower learning rate is steadier.",
         "steadier",
     )
@@ -132,6 +155,8 @@ def loss_rose(course: Course) -> Finding | None:
     step, lowest = min(course.losses, key=lambda point: point[1])
     last = course.losses[-1][1]
     if step >= LATE * course.steps or last <= RISE * lowest:
+        return None
+    if course.num and round((1 - course.last) * course.num) < MISTAKES:
         return None
     return Finding(
         f"Its loss on validation pictures was lowest at step {step:,} ({number(lowest)}) and rose to {number(last)}"

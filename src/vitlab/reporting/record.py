@@ -51,6 +51,17 @@ class RunRecord:
         threads = int(self.environment.get("threads") or 0)
         return f"CPU, {threads} thread{'s' * (threads != 1)}" if threads else "not recorded"
 
+    @property
+    def mixes(self) -> bool:
+        """Whether training pictures are blended with each other, for a part of the run at least."""
+        return bool(self.field("augmentation.mixup") or self.field("augmentation.cutmix"))
+
+    @property
+    def best(self) -> Line | None:
+        """What was logged at the best validation score, of equal ones at the lowest loss, as the run itself chooses."""
+        lines = [line for line in self.lines if line["step"] and _finite(line.get("val score"))]
+        return max(lines, key=lambda line: (line["val score"], -_or_infinite(line.get("val loss"))), default=None)
+
     def field(self, path: str, default: Any = None) -> Any:
         """A field of the recipe, as 'data.source'."""
         value: Any = self.recipe
@@ -62,11 +73,7 @@ class RunRecord:
 
     def series(self, name: str) -> list[tuple[int, float]]:
         """What was logged under a name, by step; what was not finite is left out."""
-        return [
-            (line["step"], float(line[name]))
-            for line in self.lines
-            if isinstance(line.get(name), int | float) and math.isfinite(line[name])
-        ]
+        return [(line["step"], float(line[name])) for line in self.lines if _finite(line.get(name))]
 
 
 def read_run(folder: Path) -> RunRecord:
@@ -105,6 +112,14 @@ def _held(lock: Path) -> bool:
     except OSError:
         return False
     return False
+
+
+def _finite(value: Any) -> bool:
+    return isinstance(value, int | float) and math.isfinite(value)
+
+
+def _or_infinite(value: Any) -> float:
+    return value if _finite(value) else math.inf
 
 
 def _optional(path: Path) -> dict[str, Any]:

@@ -2,7 +2,7 @@
 
 from vitlab.core.words import count, percent, short
 from vitlab.tasks.classification_report import details, mean_confidence
-from vitlab.tasks.classification_results import ClassesTested, confused
+from vitlab.tasks.classification_results import ClassesTested, Number, confused
 from vitlab.tasks.results import ReportContext
 from vitlab.tasks.sections import Remark
 
@@ -55,13 +55,19 @@ def _on_answers(context: ReportContext, found: ClassesTested) -> list[Remark]:
     if off is not None and right is not None and off.value > OFF:
         sure = mean_confidence(found)
         way = "surer than it should be" if sure > right.value else "less sure than it could be"
-        made.append(
-            Remark(
-                f"It is {way}: on average it says {percent(sure)} and is right {percent(right.value)} of the time. Do"
-                " not take its percentages at their word."
+        if not _may_be(sure, right):
+            made.append(
+                Remark(
+                    f"It is {way}: on average it says {percent(sure)} and is right {percent(right.value)} of the time."
+                    " Do not take its percentages at their word."
+                )
             )
-        )
     return made
+
+
+def _may_be(value: float, found: Number) -> bool:
+    """Whether a value lies in the interval of what was measured."""
+    return found.low is not None and found.high is not None and found.low <= value <= found.high
 
 
 def _on_data(context: ReportContext) -> list[Remark]:

@@ -1,9 +1,24 @@
 """The rules on how a run learned, on courses that were seen and on their opposites."""
 
+from dataclasses import replace
+from pathlib import Path
+
 import pytest
 
+from vitlab.reporting.advice import notes
 from vitlab.reporting.curves import small_form
-from vitlab.reporting.learning import Course, chance, coarse, fell, findings, learned_by_heart, loss_rose, still_rising
+from vitlab.reporting.learning import (
+    Course,
+    chance,
+    coarse,
+    fell,
+    findings,
+    jump,
+    learned_by_heart,
+    loss_rose,
+    still_rising,
+)
+from vitlab.reporting.record import RunRecord
 
 EPOCHS = 112
 
@@ -71,6 +86,42 @@ def test_a_validation_loss_that_rises_is_told_though_the_score_holds() -> None:
     assert findings(course(scores, train=0.687, losses=falling)) == []
     late = [*((step, 2.5 - step / 100) for step, _ in rising[:-1]), (100, 1.8)]
     assert loss_rose(course(scores, losses=late)) is None
+
+
+def test_a_loss_that_a_single_picture_may_raise_says_nothing() -> None:
+    losses = [(20, 0.4), (40, 0.17), (60, 0.28), (80, 0.25), (100, 0.29)]
+    scores = [0.9375] * 5
+    assert loss_rose(course(scores, num=16, losses=losses)) is None  # one mistake
+    assert loss_rose(course(scores, num=64, losses=losses)) is not None  # four
+    assert loss_rose(course(scores, num=0, losses=losses)) is not None  # how many is not known
+
+
+def test_scores_on_mixed_pictures_tell_nothing_of_learning_by_heart() -> None:
+    found = fell(course([0.2, 0.42, 0.40, 0.38, 0.368]))
+    assert found is not None
+    assert "training pictures" not in found.text
+    lines = tuple(
+        {"step": step, "accuracy": 0.3, "val accuracy": score, "val score": score, "val count": 10_000}
+        for step, score in ((20, 0.2), (40, 0.42), (60, 0.4), (80, 0.38), (100, 0.368))
+    )
+    unmixed = RunRecord(
+        folder=Path("runs/x"), recipe={}, environment={}, data={}, lines=lines, result={"step": 100}, state="done"
+    )
+    assert "did not learn them by heart" in notes(unmixed, ())[0].text
+    mixed = replace(unmixed, recipe={"augmentation": {"cutmix": 1.0}})
+    assert "by heart" not in notes(mixed, ())[0].text
+    assert "did not learn them by heart" in notes(mixed, (), mixed=60)[0].text  # by the scores after that
+
+
+def test_a_jump_is_more_than_the_scatter_around_it() -> None:
+    steps = range(10, 101, 10)
+    assert jump([(step, 2.0 if step <= 50 else 1.0) for step in steps], 50) == (2.0, 1.0)
+    assert jump([(step, 2.0 - step / 100) for step in steps], 50) is None  # it fell before and after as well
+    across = [(step, 2.0 if step <= 50 else 1.5 if step == 60 else 1.0) for step in steps]  # 60 is a mean of both
+    assert jump(across, 55) == (2.0, 1.0)
+    noisy = [(step, 2.0 + 0.5 * (-1) ** (step // 10) - 0.1 * (step > 50)) for step in steps]
+    assert jump(noisy, 50) is None
+    assert jump([(10, 2.0), (20, 1.0)], 15) is None  # too few to tell
 
 
 def test_a_run_that_is_flat_at_its_end_is_not_told_to_go_on() -> None:

@@ -2,6 +2,7 @@
 
 import json
 import math
+import re
 import shlex
 from dataclasses import replace
 from pathlib import Path
@@ -312,6 +313,64 @@ def test_advice_on_uneven_classes_and_poor_answers() -> None:
     assert notes(record(), [Remark("so")])[0].text == "so"
 
 
+def test_a_certainty_within_the_interval_of_what_is_right_is_not_called_wrong() -> None:
+    found = ClassesTested(
+        numbers={"accuracy": Number(value=0.8125, low=0.57, high=0.934), "calibration error": Number(value=0.207)},
+        guess=0.25,
+        per_class=(0.5, 1.0),
+        per_class_counts=(8, 8),
+        confusion={(0, 0): 5, (0, 1): 3, (1, 1): 8},
+        reliability=((0.895, 0.8125, 16),),
+    )
+    assert "surer than it should" not in " ".join(
+        remark.text for remark in Classification().remarks(classes_told(2, found))
+    )
+    surely = replace(found, reliability=((0.98, 0.8125, 16),))
+    assert "surer than it should" in " ".join(
+        remark.text for remark in Classification().remarks(classes_told(2, surely))
+    )
+
+
+def test_the_ring_is_where_the_run_chose_its_model() -> None:
+    """Of equal scores the one with the lowest loss, as `Progress.is_better` has it."""
+    seen = ((0, 0.99, 0.1), (10, 0.9, 0.5), (20, 0.9, 0.2), (30, 0.9, 0.4))
+    lines = tuple({"step": s, "val score": a, "val accuracy": a, "val loss": b, "val count": 16} for s, a, b in seen)
+    run = record(lines=lines)
+    assert run.best is not None
+    assert run.best["step"] == 20
+    reached = Facts(record=replace(run, result={})).logged
+    assert reached is not None
+    assert reached.scores["loss"] == 0.2
+    assert record(lines=lines[:1]).best is None  # the scores before the first step choose nothing
+    chart = "".join(curves(Facts(record=run, total_steps=30)))
+    (ring,) = re.findall(r'<circle class="ring" cx="([0-9.]+)"', chart)
+    assert float(ring) == pytest.approx(_across(chart, 20, of=(0, 30)), abs=1)
+
+
+def _across(chart: str, step: int, *, of: tuple[int, int]) -> float:
+    """Where a step is, between the first and the last point of the line."""
+    *_, line = re.findall(r'<polyline[^>]*points="([^"]+)"', chart)
+    first, last = (float(point.split(",")[0]) for point in (line.split()[0], line.split()[-1]))
+    return first + (last - first) * (step - of[0]) / (of[1] - of[0])
+
+
+def test_a_training_loss_that_ends_higher_is_explained_by_what_made_it_so() -> None:
+    lines = tuple({"step": step, "loss": 0.37, "val loss": 0.29} for step in (10, 20, 30))
+    smoothed = record(lines=lines, recipe={"loss": {"label_smoothing": 0.1}})
+    text = "".join(curves(Facts(record=smoothed)))
+    assert "(0.37 against 0.29) is as it should be: the loss on training pictures asks for answers" in text
+    assert "varied" not in text
+    assert "blended" not in text
+    both = {"augmentation": {"mixup": 0.2, "policy": "randaugment"}}
+    text = "".join(curves(Facts(record=record(lines=lines, recipe=both))))
+    assert "training pictures are varied and training pictures are blended" in text
+    ended = "".join(curves(Facts(record=record(lines=lines, recipe=both, result={"step": 30}), mixed_steps=20)))
+    assert "is as it should be: training pictures are varied." in ended
+    assert "as it should be" not in "".join(curves(Facts(record=record(lines=lines))))  # nothing made it harder
+    lower = tuple({**line, "loss": 0.1} for line in lines)
+    assert "as it should be" not in "".join(curves(Facts(record=record(lines=lower, recipe=both))))
+
+
 def test_a_reliability_chart_names_both_axes() -> None:
     chart = reliability_chart([(0.8, 0.5, 1), (0.9, 1.0, 3)], label="x")
     assert ">how sure it was</text>" in chart
@@ -320,10 +379,14 @@ def test_a_reliability_chart_names_both_axes() -> None:
 
 
 def test_the_end_of_mixing_is_told_beside_the_curves() -> None:
+    recipe = {"augmentation": {"mixup": 0.8, "policy": "none"}, "batch_size": 4}
     lines = tuple({"step": step, "loss": 1.0} for step in (10, 50, 100))
-    run = record(lines=lines, recipe={"augmentation": {"mixup": 0.8, "policy": "none"}, "batch_size": 4})
+    run = record(lines=lines, recipe=recipe)
     told = "".join(curves(Facts(record=run, total_steps=100, mixed_steps=85)))
-    assert "After step 85 they were no longer blended" in told
+    assert "After step 85 training pictures were no longer blended with each other (augmentation.mix_until)." in told
     assert "no longer blended" not in "".join(curves(Facts(record=run, total_steps=100)))
+    dropping = tuple({"step": step, "loss": 2.0 if step <= 85 else 1.5} for step in range(5, 101, 5))
+    fell = "".join(curves(Facts(record=record(lines=dropping, recipe=recipe), total_steps=100, mixed_steps=85)))
+    assert "which makes them easier: the loss on them drops from 2 to 1.5 there." in fell
     early = record(lines=lines[:2], result={}, state="unfinished")
     assert "no longer blended" not in "".join(curves(Facts(record=early, total_steps=100, mixed_steps=85)))
