@@ -8,7 +8,7 @@ import torch
 
 from vitlab.inspection.filters import Components, smoothness
 from vitlab.inspection.kinds import Kinds
-from vitlab.inspection.positions import nearness, neighbourhood
+from vitlab.inspection.positions import along_lines, nearness
 from vitlab.inspection.rollout import coherence
 from vitlab.inspection.view import Array
 
@@ -16,7 +16,7 @@ SMOOTH = 0.5  # correlation of pixels next to each other, from which a filter is
 MOSTLY = 0.5  # share of what is explained by smooth filters, from which a model is said to have them
 LARGE_PATCH = 4  # pixels of a side, from which a patch can show more than a slope
 NEAR = 0.3  # correlation of being alike with being near, from which near places are said to be alike
-ALONG = 0.05  # how much more alike places of one row and of one column are than others, from which it is said
+ALONG = 0.05  # how much more alike places of one row and of one column are than others as far away, to be said
 MANY_PLACES = 36  # patches, from which near and far are told apart
 LOCAL, WIDE, CHANGE = 0.5, 0.75, 0.1  # of the distance of equal attention: a near head, a far one, what is no accident
 EVERYWHERE = 0.1  # bits below equal attention, up to which a head is said to look everywhere alike
@@ -65,11 +65,8 @@ def positions_caption(similarity: Array) -> str:
             f"{text} Here near places are hardly more alike than far ones (correlation {_two(near)}): this model has"
             " not learned from its pictures how places lie."
         )
-    mean = neighbourhood(values)
-    lines = [mean[name] for name in ("same_row", "same_column")]
-    apart = mean["elsewhere"]
-    along = apart is not None and all(value is not None and value > apart + ALONG for value in lines)
-    also = ", and those of one row or column" if along else ""
+    along = all(value is not None and value > ALONG for value in along_lines(values))
+    also = ", and those of one row or column more than others as far away" if along else ""
     return f"{text} Here near places are alike (correlation {near:.2f}){also}."
 
 
@@ -134,13 +131,13 @@ def last_layer_caption(maps: Array, layer: int) -> str:
     num = max(round(FOCUS * shares.shape[1]), 1)
     focus = -np.sort(-shares, axis=1)[:, :num].sum(axis=1)
     text = (
-        f"What the answer is read from, as it looks at the picture in layer {layer}, head by head; yellow is what a"
-        f" head looked at most. Head {focus.argmax() + 1} chooses most: a tenth of the patches has {focus.max():.0%} of"
-        f" its attention, where looking everywhere alike would give them {num / shares.shape[1]:.0%}"
+        f"Where each head of layer {layer} looks; yellow is where it looks most. Head {focus.argmax() + 1} is the most"
+        f" selective: a tenth of the patches gets {focus.max():.0%} of its attention, where equal attention would give"
+        f" them {num / shares.shape[1]:.0%}"
     )
     if len(maps) < 2:
         return f"{text}."
-    text += f"; head {focus.argmin() + 1} least, with {focus.min():.0%}."
+    text += f"; head {focus.argmin() + 1} is the least, with {focus.min():.0%}."
     centred = shares - shares.mean(axis=1, keepdims=True)
     norms = np.linalg.norm(centred, axis=1)
     if not norms.all():
@@ -148,17 +145,17 @@ def last_layer_caption(maps: Array, layer: int) -> str:
     between = (centred @ centred.T / np.outer(norms, norms))[np.triu_indices(len(maps), 1)]
     alike = float(between.mean())
     if alike >= ALIKE:
-        return f"{text} All look at much the same (correlation {_two(alike)})."
+        return f"{text} All look at much the same places (correlation {_two(alike)})."
     return f"{text} They look at different places (correlation {_two(alike)})." if alike < APART else text
 
 
 def kinds_caption(kinds: Kinds) -> str:
     """Of the kinds that patches are of."""
     count, rows, columns = kinds.maps.shape
-    over = "the picture" if count == 1 else f"all {count} pictures"
+    over = "" if count == 1 else f" over all {count} pictures together"
     text = (
-        f"Patches that the last layer holds to be alike have one colour: {kinds.num} kinds, found over {over} together"
-        f" (k-means), explain {kinds.explained:.0%} of how patches differ."
+        f"Patches that are alike in the last layer have one colour: {kinds.num} kinds, found by k-means{over}, explain"
+        f" {kinds.explained:.0%} of how patches differ."
     )
     if rows * columns < MANY_PLACES:
         return f"{text} With {columns} x {rows} patches to a picture, little can be said of what they show."

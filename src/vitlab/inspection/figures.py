@@ -160,14 +160,15 @@ def last_layer_figure(pixels: Array, maps: Array) -> Figure:
 
 @mpl.rc_context(STYLE)
 def kinds_figure(pictures: Sequence[Array], maps: Array) -> Figure:
-    """Pictures [H, W, 3] of one size, and below each the same with every patch in the colour of its kind."""
-    columns = min(len(pictures), 4)
-    rows = 2 * math.ceil(len(pictures) / columns)
+    """Pictures [H, W, 3] of one size, and below each (of one, beside it) its patches in the colours of their kinds."""
+    alone = len(pictures) == 1
+    columns = 2 if alone else min(len(pictures), 4)
+    rows = 1 if alone else 2 * math.ceil(len(pictures) / columns)
     height, width = pictures[0].shape[:2]
-    figure = _figure(2.0 * max(columns, 2), rows * 2.0 * max(columns, 2) / columns * min(height / width, 2.5) + 0.1)
+    figure = _figure(2.0 * columns, rows * 2.0 * min(height / width, 2.5) + 0.1)
     for number, (pixels, kinds) in enumerate(zip(pictures, maps, strict=True)):
         first = 2 * (number // columns) * columns + number % columns + 1
-        for place, panel in ((first, pixels), (first + columns, painted(pixels, kinds))):
+        for place, panel in ((first, pixels), (first + (1 if alone else columns), painted(pixels, kinds))):
             axes = figure.add_subplot(rows, columns, place)
             axes.imshow(panel, interpolation="nearest" if max(height, width) < 96 else "antialiased")
             _bare(axes)

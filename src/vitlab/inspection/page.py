@@ -42,9 +42,9 @@ def cut_words(findings: Findings) -> str:
 
 def average_words(findings: Findings) -> str:
     """What averages are over, or nothing."""
-    over = f"the data set {findings.data}" if findings.data else "the pictures below"
+    over = f" of the data set {findings.data}" if findings.data else ""
     count = "one picture" if findings.num_images == 1 else f"{findings.num_images} pictures"
-    averages = f"Averages are over {count} of {over}." if findings.num_images else ""
+    averages = f"Averages are over {count}{over}." if findings.num_images else ""
     few = (
         " That is few: give more pictures, or a data set, for steadier numbers." if 0 < findings.num_images < 16 else ""
     )

@@ -1,5 +1,6 @@
 """How alike the positions are: figure 7 of the paper, in the middle."""
 
+import numpy as np
 import torch
 import torch.nn.functional as F
 from einops import rearrange
@@ -37,6 +38,29 @@ def neighbourhood(similarity: Float[Tensor, "rows columns rows columns"]) -> dic
     }
     values = similarity.cpu()
     return {name: values[places].mean().item() if places.any() else None for name, places in kinds.items()}
+
+
+def along_lines(similarity: Float[Tensor, "rows columns rows columns"]) -> tuple[float | None, float | None]:
+    """How much more alike places of one row, and of one column, are than others equally far apart; None without any.
+
+    Places of one row are nearer to each other than most, so that their mean alone would speak for any neighbourhood.
+    """
+    rows, columns = similarity.shape[:2]
+    places = torch.cartesian_prod(torch.arange(rows), torch.arange(columns)).double()
+    first, second = torch.triu_indices(len(places), len(places), offset=1)
+    down, across = (places[first] - places[second]).abs().unbind(dim=1)
+    alike = similarity.detach().cpu().double().reshape(len(places), len(places))[first, second]
+    away = (down > 0) & (across > 0)
+    if not away.any():
+        return None, None
+    far, group = torch.unique(torch.hypot(down[away], across[away]), return_inverse=True)
+    means = np.bincount(group.numpy(), alike[away].numpy()) / np.bincount(group.numpy())
+
+    def more(apart: Float[Tensor, " pairs"], other: Float[Tensor, " pairs"]) -> float | None:
+        pairs = (other == 0) & (apart > far[0])  # nearer ones have none to be compared with
+        return float((alike[pairs].numpy() - np.interp(apart[pairs], far, means)).mean()) if pairs.any() else None
+
+    return more(across, down), more(down, across)
 
 
 def nearness(similarity: Float[Tensor, "rows columns rows columns"]) -> float | None:

@@ -85,6 +85,15 @@ def test_positions_of_a_neighbourhood_and_of_chance() -> None:
     assert "one row or column" in positions_caption(learned.numpy())
 
 
+def test_a_round_neighbourhood_is_not_called_rows_and_columns() -> None:
+    """Places of one row are alike here too, but only since they are near: a bump that falls with distance alone."""
+    places = np.mgrid[:9, :9].reshape(2, -1).T
+    apart = np.linalg.norm(places[:, None] - places[None], axis=-1)
+    caption = positions_caption(np.exp(-(apart**2) / 12).reshape(9, 9, 9, 9))
+    assert "near places are alike" in caption
+    assert "row" not in caption.partition("Here")[2]
+
+
 @pytest.mark.parametrize(
     ("shares", "says"),
     [

@@ -95,7 +95,7 @@ def test_captions_follow_from_the_maps() -> None:
     areas = np.stack([columns // 4, (rows + columns) // 8, 2 - columns // 4])
     assert "Here they form areas: patches beside each other are of one kind in" in kinds_caption(Kinds(areas, 0.6))
     assert kinds_caption(Kinds(areas, 0.6)).endswith("3 of the kinds are in more than one picture.")
-    assert "3 kinds, found over all 3 pictures together (k-means), explain 60%" in kinds_caption(Kinds(areas, 0.6))
+    assert "3 kinds, found by k-means over all 3 pictures together, explain 60%" in kinds_caption(Kinds(areas, 0.6))
     noise = rng.integers(0, 3, (3, 12, 12))
     assert kinds_caption(Kinds(noise, 0.2)).endswith("this model does not tell areas of a picture apart.")
     placed = np.stack([columns // 4] * 3)
@@ -104,7 +104,7 @@ def test_captions_follow_from_the_maps() -> None:
     few = kinds_caption(Kinds(placed[:, :4, :4], 0.6))
     assert few.endswith("With 4 x 4 patches to a picture, little can be said of what they show.")
     alone = kinds_caption(Kinds(areas[:1], 0.6))
-    assert "found over the picture together" in alone
+    assert "found by k-means, explain" in alone
     assert "more than one picture" not in alone
 
 
@@ -114,9 +114,9 @@ def test_what_heads_choose_is_told() -> None:
     other = np.zeros((10, 10))
     other[0, :] = 1
     text = last_layer_caption(np.stack([point, np.ones((10, 10)) + 0.001 * other, other]), 12)
-    assert "in layer 12, head by head" in text
-    assert "Head 1 chooses most: a tenth of the patches has 100% of its attention" in text
-    assert "would give them 10%; head 2 least, with 10%." in text
+    assert "Where each head of layer 12 looks" in text
+    assert "Head 1 is the most selective: a tenth of the patches gets 100% of its attention" in text
+    assert "would give them 10%; head 2 is the least, with 10%." in text
     assert "They look at different places" in text
-    assert "All look at much the same (correlation 1.00)" in last_layer_caption(np.stack([point, 2 * point]), 3)
+    assert "All look at much the same places (correlation 1.00)" in last_layer_caption(np.stack([point, 2 * point]), 3)
     assert last_layer_caption(point[None], 3).endswith("would give them 10%.")

@@ -1,10 +1,12 @@
+from typing import Any
+
 import numpy as np
 import pytest
 import torch
 from sklearn.metrics.pairwise import cosine_similarity
 
 from vitlab.core.errors import Error
-from vitlab.inspection.positions import nearness, neighbourhood, position_similarity
+from vitlab.inspection.positions import along_lines, nearness, neighbourhood, position_similarity
 
 
 def test_as_scikit_learn_has_it() -> None:
@@ -27,6 +29,22 @@ def test_rows_and_columns_by_hand() -> None:
     # next to each other: 4 pairs across, alike; 3 pairs down, opposite
     assert means == {"next_to": pytest.approx(1 / 7), "same_row": 1, "same_column": -1, "elsewhere": -1}
     assert neighbourhood(torch.ones(1, 1, 1, 1)) == dict.fromkeys(means)
+
+
+def test_lines_are_compared_with_places_as_far_away() -> None:
+    rows, columns = 5, 6
+    places = np.mgrid[:rows, :columns].reshape(2, -1).T
+    down, across = np.abs(places[:, None] - places[None]).transpose(2, 0, 1)
+    apart = np.hypot(down, across)
+
+    def lines(values: np.ndarray[Any, Any]) -> tuple[float | None, float | None]:
+        return along_lines(torch.from_numpy(values).reshape(rows, columns, rows, columns))
+
+    assert lines(5 - apart) == pytest.approx((0, 0), abs=0.02)  # straight lines between the distances that there are
+    assert lines(5 - apart + 0.3 * (down == 0)) == pytest.approx((0.3, 0), abs=0.02)
+    assert lines(5 - apart - 0.2 * (across == 0)) == pytest.approx((0, -0.2), abs=0.02)
+    assert along_lines(torch.ones(1, 4, 1, 4)) == (None, None)  # one row: nothing is elsewhere
+    assert along_lines(torch.ones(2, 2, 2, 2)) == (None, None)  # places of a line are nearer than any other
 
 
 def test_positions_of_another_grid_are_refused() -> None:

@@ -21,9 +21,9 @@ def test_pictures_heads_and_kinds_are_shown_with_and_without_classes(num_classes
     found = look_inside(model, shown, PICTURES)
     assert [panel.caption for panel in found.looked] == ["picture 0", "picture 1"]
     assert found.heads is not None
-    assert "in layer 2, head by head" in found.heads.caption
+    assert "Where each head of layer 2 looks" in found.heads.caption
     assert found.sections[0][0] == "What it holds to be alike"
-    assert "found over all 2 pictures together" in found.sections[0][1].caption
+    assert "found by k-means over all 2 pictures together" in found.sections[0][1].caption
     text = "".join(drawn_inside(found))
     assert "Where each head looked" in text
     assert ("what spoke for its answer" in text) == (num_classes > 0)
