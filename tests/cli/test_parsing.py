@@ -1,11 +1,16 @@
 """What is no option, no path or a word too many is named, with the nearest that exists."""
 
+import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
 from vitlab.cli import main
+from vitlab.cli.choices import parse_recipe
 from vitlab.models.create import create
+from vitlab.training.recipe import Recipe
 from vitlab.weights.load import save
 
 
@@ -95,6 +100,53 @@ def test_the_folder_may_stand_anywhere(arguments: str, tmp_path: Path, capsys: p
     save(create("vit-digits", depth=1), tmp_path / "model")
     given = ["finetune", *arguments.split(), "--model", str(tmp_path / "model")]
     assert "There is no data set named 'gone'" in said(given, capsys)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        ("train digits --batch-size many", "--batch-size takes a whole number, not 'many'."),
+        ("train digits --batch-size", "--batch-size needs a whole number."),
+        ("train digits --batch_size=many", "--batch-size takes a whole number, not 'many'."),
+        ("train digits --patience 3.5", "--patience takes a whole number, not '3.5'."),
+        ("train digits --augmentation.crop-area 1 x", "takes 2 values, each a number, not '1' 'x'."),
+        ("train digits --augmentation.crop-area 1", "--augmentation.crop-area needs 2 values, each a number."),
+        ("train digits --optimizer.name admw", "lion, muon or adafactor, not 'admw'. Did you mean adamw?"),
+        ("finetune photos --lr fast", "--lr takes a number or auto, not 'fast'."),
+        ("finetune photos --augment stron", "takes none, light or strong, not 'stron'. Did you mean strong?"),
+        ("finetune photos --steps", "--steps needs a whole number."),
+        ("pretrain photos --epochs ten", "--epochs takes a number, not 'ten'."),
+        ("data photos --near=x", "--near takes a number, not 'x'."),
+        ("predict cat.jpg --csv", "--csv needs a path."),
+        ("evaluate fewshot --model m --data d --shots a b", "--shots takes values, each a whole number, not 'a' 'b'."),
+        ("evaluate accuracy --model m --data d --crops 3", "--crops takes 1 or 5, not '3'."),
+        ("evaluate accuracy", "`vitlab evaluate accuracy` needs --model SOURCE: `vitlab evaluate accuracy --help` exp"),
+        ("convert", "`vitlab convert` needs SOURCE and DEST: `vitlab convert --help` explains them."),
+        ("report", "`vitlab report` needs RUN: `vitlab report --help` explains it."),
+    ],
+)
+def test_a_value_that_is_wrong_or_missing_is_told_in_a_sentence(
+    arguments: str, sentence: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert sentence in said(arguments.split(), capsys)
+
+
+@pytest.mark.parametrize("encoding", ["ascii", "utf-8"])  # by which tyro draws its boxes with hyphens or with lines
+def test_the_sentence_is_the_same_in_any_terminal(encoding: str) -> None:
+    command = [sys.executable, "-m", "vitlab", "report"]
+    ended = subprocess.run(
+        command, capture_output=True, text=True, check=False, env=os.environ | {"PYTHONIOENCODING": encoding}
+    )
+    assert ended.returncode == 2
+    assert ended.stderr == "vitlab: `vitlab report` needs RUN: `vitlab report --help` explains it.\n"
+
+
+def test_none_is_a_value_of_a_recipe_alone(capsys: pytest.CaptureFixture[str]) -> None:
+    """Whose fields may be something else; of what is None by itself, help does not speak."""
+    assert main(["finetune", "--help"]) == 0
+    assert "{None}" not in capsys.readouterr().out
+    recipe, rest = parse_recipe(Recipe(patience=3), ["--patience", "None"], prog="vitlab train x")
+    assert (recipe.patience, rest) == (None, [])
 
 
 def test_a_folder_has_to_be_named(capsys: pytest.CaptureFixture[str]) -> None:

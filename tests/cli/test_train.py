@@ -172,23 +172,6 @@ def test_a_run_is_resumed_with_what_may_change_alone(
     assert json.loads(capsys.readouterr().out)["step"] == 4
 
 
-@pytest.mark.parametrize(
-    ("options", "said"),
-    [
-        (["--batch-size", "many"], ["Error parsing --batch-size: invalid literal for int()", "--batch-size INT"]),
-        (["--batch-size"], ["Missing value for argument '--batch-size'."]),
-    ],
-)
-def test_a_value_that_is_none_gets_tyros_own_words(
-    options: list[str], said: list[str], capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert main(["train", "digits", *options]) == 2
-    printed = capsys.readouterr()
-    assert printed.out == ""
-    for words in [*said, "vitlab train digits --help"]:
-        assert words in printed.err
-
-
 OPTIONS = [Recipe, ModelChoice, DataChoice, Augmentation, Loss, DistillationOptions, Optimizer, Schedule]
 
 

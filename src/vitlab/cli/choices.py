@@ -5,9 +5,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import tyro
-
-from vitlab.cli.parsing import FLAGS, options_of, refuse
+from vitlab.cli.parsing import RECIPE_FLAGS, options_of, read, refuse
 from vitlab.cli.terminal import say
 from vitlab.core.config import Choice, from_dict, to_dict
 from vitlab.core.errors import ConfigError, Error
@@ -63,15 +61,7 @@ def parse_recipe(
 ) -> tuple[Recipe, list[str]]:
     """A recipe with the fields that options change, and the words that are no option's; `beside` are other options."""
     choices, rest = with_choices(recipe, current_names(arguments))
-    given, left = tyro.cli(
-        choices.type,
-        prog=prog,
-        args=rest,
-        default=choices.default,
-        config=(*FLAGS, tyro.conf.AvoidSubcommands),
-        add_help=False,
-        return_unknown_args=True,
-    )
+    given, left = read(choices.type, rest, prog=prog, config=RECIPE_FLAGS, default=choices.default, add_help=False)
     refuse([text for text in left if text.startswith("-")], choices.options(beside), prog=prog)
     return choices.chosen(given), left
 

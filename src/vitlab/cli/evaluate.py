@@ -126,7 +126,7 @@ def parse_arguments(name: str, protocol: Protocol, arguments: Sequence[str]) -> 
         arguments,
         prog=f"vitlab evaluate {name}",
         description=f"{protocol.options.__doc__}\n\n{_examples(name, protocol.examples)}",
-        config=(*FLAGS, tyro.conf.AvoidSubcommands, tyro.conf.SuppressFixed),
+        config=(*FLAGS, tyro.conf.SuppressFixed),
     )
 
 

@@ -5,9 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-import tyro
-
-from vitlab.cli.parsing import FLAGS, options_of
+from vitlab.cli.parsing import options_of, read
 from vitlab.weights.box import DEFAULT
 
 DESCRIPTION = """Let a model learn from your photos without labels, before it is fine-tuned on those that have some.
@@ -68,9 +66,7 @@ class Arguments:
 
 
 def main(arguments: Sequence[str]) -> int:
-    given, rest = tyro.cli(
-        Arguments, args=arguments, prog=PROG, description=DESCRIPTION, config=FLAGS, return_unknown_args=True
-    )
+    given, rest = read(Arguments, arguments, prog=PROG, description=DESCRIPTION)
     from vitlab import api
     from vitlab.cli.choices import data_and_changes, takes_auto
     from vitlab.cli.train import report

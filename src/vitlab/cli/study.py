@@ -6,10 +6,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-import tyro
 from tyro.conf import arg
 
-from vitlab.cli.parsing import FLAGS, parse
+from vitlab.cli.parsing import parse
 from vitlab.cli.terminal import print_json, print_table, say
 from vitlab.core.errors import Error
 from vitlab.core.words import one_line
@@ -77,7 +76,6 @@ def parse_arguments(name: str, study: "Study", arguments: Sequence[str]) -> Any:
         arguments,
         prog=f"vitlab study {name}",
         description=f"{study.options.__doc__}{beside}\n\nExamples:\n{examples}",
-        config=(*FLAGS, tyro.conf.AvoidSubcommands),
     )
 
 

@@ -7,10 +7,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
 
-import tyro
 from tyro.conf import arg
 
-from vitlab.cli.parsing import FLAGS, options_of, parse
+from vitlab.cli.parsing import RECIPE_FLAGS, options_of, parse
 from vitlab.cli.terminal import print_json, print_table
 from vitlab.core.words import one_line
 
@@ -117,9 +116,9 @@ def _run(what: str, default: Any, description: str | None, rest: list[str]) -> i
     class Arguments(Where):
         recipe: Annotated[choices.type, arg(name="")] = choices.default  # pyright: ignore[reportInvalidTypeForm]
 
-    prog, config = f"vitlab train {what}", (*FLAGS, tyro.conf.AvoidSubcommands)
     known = choices.options(options_of(Where))
-    given = parse(Arguments, kept, prog=prog, description=description, config=config, known=known)
+    prog = f"vitlab train {what}"
+    given = parse(Arguments, kept, prog=prog, description=description, config=RECIPE_FLAGS, known=known)
     chosen = choices.chosen(given.recipe)
     if find_lr and given.resume is not None:
         raise Error("A run's learning rate is found before its first step: --lr auto is for a new run.")
