@@ -1,15 +1,20 @@
-"""What `vitlab pretrain` is worth by each method, for the same time: the table of docs/results/pretrain.md.
+"""What `vitlab pretrain` is worth by each method: the tables of docs/results/pretrain.md.
 
     python benchmarks/pretrain.py eurosat/ --images 1000 --tested 1000 --minutes 2 --device cpu
-    python benchmarks/pretrain.py eurosat/ flowers102/ --images 20000 --tested 5000 --minutes 4 --finetune-steps 500
+    python benchmarks/pretrain.py eurosat.npz --images 21600 --tested 5400 --steps 422 --labels 0.01 0.1 --draws 3 \\
+        --finetune-steps 240 --jobs 7
     python benchmarks/pretrain.py --table
 
 Of each set some training images are the photos that a method learns from without their labels, and some test images
-measure. A method starts from the model in the package (`none`: it stays as it is) and has so many minutes, counted in
-steps whose time was measured before: on a CPU of its own processor time, so that what others do on the machine does not
-matter, on a GPU by the clock. Then, all with labels: the 20 nearest neighbours and a linear probe on frozen features,
-both from all the photos, and fine-tuning on `--labels` of each class. Results go to results.jsonl, one line for each
-cell, and what is there already is not computed again. A difference to `none` has the standard error of paired answers.
+measure. A method starts from the model in the package (`none`: it stays as it is) and has so many steps, or so many
+minutes: these are counted in steps whose time was measured before, on a CPU of its own processor time, so that what
+others do on the machine does not matter, on a GPU by the clock. Then, all with labels: a linear probe on frozen
+features, from all the photos; and for each part of the labels, drawn `--draws` times, the 20 nearest neighbours and
+fine-tuning, the same for all methods. Results go to results.jsonl, one line for each cell, and what is there already is
+not computed again. `--jobs` runs several cells side by side, so that their seconds say nothing; `--steps` goes with it.
+
+A difference to `none` has a standard error: for k-NN over the test images, which both answer; for fine-tuned accuracy
+over the draws, whose labelled photos and seeds are the same for both.
 """
 
 import argparse
@@ -18,8 +23,12 @@ import itertools
 import json
 import math
 import shutil
+import statistics
 import time
+import traceback
 from collections.abc import Callable
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
@@ -46,7 +55,7 @@ NONE, NEIGHBOURS = "none", 20
 TESTED = 0.2  # of each class, of a set without parts
 L2S = (1e-3, 1e-2, 1e-1, 1.0)
 Cell = dict[str, Any]
-MEASURED = ("steps", "seconds", "knn", "right", "linear", "finetuned")  # of a cell; the rest says which it is
+MEASURED = ("made", "seconds", "right", "linear", "finetuned")  # of a cell; the rest says which it is
 
 
 def chosen(labels: Array, num: int, rng: np.random.Generator) -> Array:
@@ -59,29 +68,45 @@ def chosen(labels: Array, num: int, rng: np.random.Generator) -> Array:
     return order[np.argsort(rank[order], kind="stable")[:num]]
 
 
-def prepared(data: str, cell: Cell, out: Path) -> tuple[Path, Path]:
-    """The photos with the test part, and of them the labelled few with the same, as the model sees them."""
-    name = f"{cell['set']}-{cell['side']}-{cell['images']}-{cell['tested']}-{cell['seed']}"
-    every, few = out / f"{name}.npz", out / f"{name}-{cell['labels']}.npz"
-    if few.exists():
-        return every, few
-    dataset = open_data(data, val_fraction=0)
-    if set(dataset.splits) == {"train"}:
-        dataset = divide_by_class(dataset, TESTED)
-    rng, arrays = np.random.default_rng(cell["seed"]), dict[str, Any]()
-    preprocess = Preprocess(size=(cell["side"], cell["side"]))
-    for part, num in (("train", cell["images"]), ("test", cell["tested"])):
-        split = dataset.splits[part]
-        some = split.take(np.sort(chosen(np.asarray(split.labels), num, rng)))
-        pixels = load_inputs(some, preprocess, 0.0).values
-        arrays |= {f"x_{part}": pixels.permute(0, 2, 3, 1).contiguous().numpy(), f"y_{part}": some.labels}
-    np.savez(every, classes=np.array(dataset.classes), **arrays)
-    labels = arrays["y_train"]
-    own = [rng.permutation(np.flatnonzero(labels == number))[: cell["labels"]] for number in np.unique(labels)]
-    rows = np.sort(np.concatenate(own))
-    arrays |= {"x_train": arrays["x_train"][rows], "y_train": labels[rows]}
-    np.savez(few, classes=np.array(dataset.classes), **arrays)
-    return every, few
+def labelled_rows(labels: Array, fraction: float, seed: int, draw: int) -> Array:
+    """About that part of each class, one image at least; another one for each draw."""
+    rng = np.random.default_rng((seed, draw))
+    by_class = [rng.permutation(np.flatnonzero(labels == number)) for number in np.unique(labels)]
+    return np.sort(np.concatenate([own[: max(round(len(own) * fraction), 1)] for own in by_class]))
+
+
+def prepared(data: str, cell: Cell, out: Path) -> Path:
+    """The photos with the test part, as the model sees them; beside them each labelled part that is fine-tuned on."""
+    every = out / f"{cell['set']}-{cell['side']}-{cell['images']}-{cell['tested']}-{cell['seed']}.npz"
+    if not every.exists():
+        dataset = open_data(data, val_fraction=0)
+        if set(dataset.splits) == {"train"}:
+            dataset = divide_by_class(dataset, TESTED)
+        rng, arrays = np.random.default_rng(cell["seed"]), dict[str, Any]()
+        preprocess = Preprocess(size=(cell["side"], cell["side"]))
+        for part, num in (("train", cell["images"]), ("test", cell["tested"])):
+            split = dataset.splits[part]
+            some = split.take(np.sort(chosen(np.asarray(split.labels), num, rng)))
+            pixels = load_inputs(some, preprocess, 0.0).values
+            arrays |= {f"x_{part}": pixels.permute(0, 2, 3, 1).contiguous().numpy(), f"y_{part}": some.labels}
+        np.savez(every, classes=np.array(dataset.classes), **arrays)
+    missing = [(fraction, draw) for fraction, draw in parts(cell) if not labelled(every, fraction, draw).exists()]
+    if missing and cell["finetune_steps"]:
+        with np.load(every) as kept:
+            arrays = dict(kept)
+        for fraction, draw in missing:
+            rows = labelled_rows(arrays["y_train"], fraction, cell["seed"], draw)
+            some = arrays | {name: arrays[name][rows] for name in ("x_train", "y_train")}
+            np.savez(labelled(every, fraction, draw), **some)
+    return every
+
+
+def parts(cell: Cell) -> list[tuple[float, int]]:
+    return list(itertools.product(cell["labels"], range(cell["draws"])))
+
+
+def labelled(every: Path, fraction: float, draw: int) -> Path:
+    return every.with_name(f"{every.stem}-{fraction:g}-{draw}.npz")
 
 
 def timed(device: str, work: Callable[[], object]) -> float:
@@ -92,15 +117,23 @@ def timed(device: str, work: Callable[[], object]) -> float:
     return clock() - start
 
 
-def trained(recipe: Recipe, folder: Path, device: str) -> session.RunOutcome:
+def trained(recipe: Recipe, cell: Cell, folder: Path, device: str, seed: int) -> session.RunOutcome:
     shutil.rmtree(folder, ignore_errors=True)
-    never = {"evaluate_every": "100%", "checkpoint_every": "100%", "log_every": "10%"}
-    workers = dataclasses.replace(recipe.data, workers=0)
-    return session.train(dataclasses.replace(recipe, data=workers, **never), folder, device=device, show=False)
+    recipe = dataclasses.replace(
+        recipe,
+        data=dataclasses.replace(recipe.data, workers=0),
+        seed=seed,
+        compile=cell["compile"],
+        evaluate_every="100%",
+        checkpoint_every="100%",
+        log_every="10%",
+        keep="last",
+    )
+    return session.train(recipe, folder, device=device, show=False)
 
 
 def pretrained(cell: Cell, photos: Path, run: Path, device: str) -> tuple[int, float]:
-    """A run of as many steps as fit; how many they were, and what they took."""
+    """A run of the steps that are asked for, or of as many as fit; how many they were, and what they took."""
     on_gpu = device.startswith("cuda")
 
     def made(steps: int, folder: Path) -> float:
@@ -117,8 +150,10 @@ def pretrained(cell: Cell, photos: Path, run: Path, device: str) -> tuple[int, f
             batch_size=cell["batch_size"],
             image_size=cell["side"],
         )
-        return timed(device, lambda: trained(dataclasses.replace(recipe, seed=cell["seed"]), folder, device))
+        return timed(device, lambda: trained(recipe, cell, folder, device, cell["seed"]))
 
+    if cell["steps"] is not None:
+        return cell["steps"], made(cell["steps"], run)
     few = 100 if on_gpu else 4
     trial = run.with_name(f"{run.name}-trial")
     pace = (made(2 * few, trial) - made(few, trial)) / few
@@ -137,61 +172,102 @@ def features(source: str, side: int, path: Path, device: str) -> dict[str, Array
     return found
 
 
-def measured(cell: Cell, photos: Path, labelled: Path, run: Path, device: str) -> Cell:
+def nearest(own: dict[str, Array], rows: Array) -> Array:
+    """Which test images the nearest of some photos name rightly."""
+    queries = F.normalize(torch.from_numpy(own["x_test"]), dim=1)
+    known, num = own["y_train"][rows], int(own["y_train"].max()) + 1
+    bank = Examples.of(own["x_train"][rows], known, "train")
+    near, places = neighbours(bank, queries, NEIGHBOURS)
+    [said] = vote(near, torch.from_numpy(known)[places], num, [NEIGHBOURS], "similarity", TEMPERATURE)
+    return said.numpy() == own["y_test"]
+
+
+def finetuned(cell: Cell, source: str, part: Path, run: Path, device: str, seed: int) -> float:
+    """Test accuracy of the last weights: nothing is held out, and nothing chosen."""
+    with np.load(part) as arrays:
+        num_images = len(arrays["y_train"])
+    recipe = transfer_recipe(
+        str(part),
+        source,
+        read_configuration(source, image_size=cell["side"]),
+        num_images=num_images,
+        picture=(cell["side"], cell["side"]),
+        on_gpu=device.startswith("cuda"),
+        held_out=0,
+        steps=cell["finetune_steps"],
+        image_size=cell["side"],
+    )
+    return trained(recipe, cell, run.with_name(f"{run.name}-finetuned"), device, seed).scores["test accuracy"]
+
+
+def measured(cell: Cell, photos: Path, run: Path, device: str) -> Cell:
     source = cell["model"] if cell["method"] == NONE else str(run)
     own = features(source, cell["side"], photos, device)
-    num = int(own["y_train"].max()) + 1
-    queries = F.normalize(torch.from_numpy(own["x_test"]), dim=1)
-    near, rows = neighbours(Examples.of(own["x_train"], own["y_train"], "train"), queries, NEIGHBOURS)
-    [said] = vote(near, torch.from_numpy(own["y_train"])[rows], num, [NEIGHBOURS], "similarity", TEMPERATURE)
-    right = said.numpy() == own["y_test"]
-    probe = linear(own["x_train"], own["y_train"], own["x_test"], own["y_test"], l2s=L2S)
-    finetuned = None
-    if cell["finetune_steps"]:
-        with np.load(labelled) as arrays:
-            num_labelled = len(arrays["y_train"])
-        recipe = transfer_recipe(
-            str(labelled),
-            source,
-            read_configuration(source, image_size=cell["side"]),
-            num_images=num_labelled,
-            picture=(cell["side"], cell["side"]),
-            on_gpu=device.startswith("cuda"),
-            held_out=0,
-            steps=cell["finetune_steps"],
-            image_size=cell["side"],
-        )
-        recipe = dataclasses.replace(recipe, seed=cell["seed"], keep="last")
-        finetuned = trained(recipe, run.with_name(f"{run.name}-finetuned"), device).scores["test accuracy"]
-    found = {"knn": float(right.mean()), "right": np.packbits(right).tobytes().hex()}
-    return {**found, "linear": probe.metrics["top-1"].value, "finetuned": finetuned}
+    probe = linear(own["x_train"], own["y_train"], own["x_test"], own["y_test"], l2s=L2S, device=device)
+    right: dict[str, list[str]] = {f"{fraction:g}": [] for fraction in cell["labels"]}
+    tuned: dict[str, list[float]] = {f"{fraction:g}": [] for fraction in cell["labels"]}
+    for fraction, draw in parts(cell):
+        rows = labelled_rows(own["y_train"], fraction, cell["seed"], draw)
+        right[f"{fraction:g}"].append(np.packbits(nearest(own, rows)).tobytes().hex())
+        if cell["finetune_steps"]:
+            seed = cell["seed"] * cell["draws"] + draw
+            tuned[f"{fraction:g}"].append(finetuned(cell, source, labelled(photos, fraction, draw), run, device, seed))
+    return {"right": right, "linear": probe.metrics["top-1"].value, "finetuned": tuned}
 
 
-def answers(cell: Cell) -> Array:
-    return np.unpackbits(np.frombuffer(bytes.fromhex(cell["right"]), np.uint8))[: cell["tested"]].astype(float)
+def made(cell: Cell, photos: Path, run: Path, device: str) -> Cell:
+    """A cell with what was measured."""
+    steps, seconds = (0, 0.0) if cell["method"] == NONE else pretrained(cell, photos, run, device)
+    return {**cell, "made": steps, "seconds": round(seconds, 1), **measured(cell, photos, run, device)}
 
 
-def paired(cell: Cell, base: Cell) -> str:
-    """The difference of k-NN in points, with its standard error over the same images."""
-    gap = answers(cell) - answers(base)
-    return f"{100 * gap.mean():+.1f} ± {100 * gap.std() / math.sqrt(len(gap)):.1f}"
+def answers(cell: Cell, fraction: str) -> Array:
+    """1.0 for each test image that k-NN names rightly, [draw, image]."""
+    packed = [np.frombuffer(bytes.fromhex(text), np.uint8) for text in cell["right"][fraction]]
+    return np.stack([np.unpackbits(bits)[: cell["tested"]] for bits in packed]).astype(float)
+
+
+def by_neighbours(cell: Cell, base: Cell | None, fraction: str) -> str:
+    """k-NN in %, and the difference to another cell in points, with its standard error over the same images."""
+    own = answers(cell, fraction).mean(axis=0)
+    if base is None:
+        return f"{100 * own.mean():.1f} |"
+    gap = own - answers(base, fraction).mean(axis=0)
+    return f"{100 * own.mean():.1f} | {100 * gap.mean():+.1f} ± {100 * gap.std() / math.sqrt(len(gap)):.1f}"
+
+
+def by_finetuning(cell: Cell, base: Cell | None, fraction: str) -> str:
+    """Fine-tuned accuracy in %, and the difference to another cell, with its standard error over the draws."""
+    own = cell["finetuned"][fraction]
+    if not own:
+        return "|"
+    if base is None:
+        return f"{100 * statistics.mean(own):.1f} |"
+    gaps = [100 * (one - other) for one, other in zip(own, base["finetuned"][fraction], strict=True)]
+    error = f" ± {statistics.stdev(gaps) / math.sqrt(len(gaps)):.1f}" if len(gaps) > 1 else ""
+    return f"{100 * statistics.mean(own):.1f} | {statistics.mean(gaps):+.1f}{error}"
 
 
 def table(cells: list[Cell]) -> list[str]:
-    lines = [
-        "| set | seed | photos | method | lr | seconds | steps | k-NN | to none | linear | fine-tuned |",
-        "|-|-|-|-|-|-|-|-|-|-|-|",
-    ]
-    same = ("set", "model", "side", "images", "tested", "labels", "finetune_steps", "seed")
-    for cell in cells:
-        bases = [each for each in cells if each["method"] == NONE and all(each[name] == cell[name] for name in same)]
-        finetuned = "" if cell["finetuned"] is None else f"{100 * cell['finetuned']:.1f}"
-        against = paired(cell, bases[0]) if bases and cell is not bases[0] else ""
-        lr = "" if cell["method"] == NONE else "own" if cell["lr"] is None else f"{cell['lr']:g}"
-        lines.append(
-            f"| {cell['set']} | {cell['seed']} | {cell['images']:,} | {cell['method']} | {lr} | {cell['seconds']:.0f} |"
-            f" {cell['steps']:,} | {100 * cell['knn']:.1f} | {against} | {100 * cell['linear']:.1f} | {finetuned} |"
-        )
+    """A line per cell; the cells of a table have the same parts of the labels."""
+    lines: list[str] = []
+    same = ("set", "model", "side", "images", "tested", "labels", "draws", "finetune_steps", "seed")
+    for labels, some in itertools.groupby(sorted(cells, key=lambda cell: cell["labels"]), lambda cell: cell["labels"]):
+        group, fractions = list(some), [f"{fraction:g}" for fraction in labels]
+        heads = [f"{how}, {fraction:.0%} | to none" for how in ("k-NN", "fine-tuned") for fraction in labels]
+        lines.append(f"| set | seed | photos | method | lr | seconds | steps | linear | {' | '.join(heads)} |")
+        lines.append("|-" * (8 + 2 * len(heads)) + "|")
+        for cell in group:
+            bases = [
+                each for each in group if each["method"] == NONE and all(each[name] == cell[name] for name in same)
+            ]
+            base = bases[0] if bases and cell is not bases[0] else None
+            lr = "" if cell["method"] == NONE else "own" if cell["lr"] is None else f"{cell['lr']:g}"
+            shown = [how(cell, base, fraction) for how in (by_neighbours, by_finetuning) for fraction in fractions]
+            lines.append(
+                f"| {cell['set']} | {cell['seed']} | {cell['images']:,} | {cell['method']} | {lr} |"
+                f" {cell['seconds']:.0f} | {cell['made']:,} | {100 * cell['linear']:.1f} | {' | '.join(shown)} |"
+            )
     return lines
 
 
@@ -200,47 +276,64 @@ def cells_of(given: argparse.Namespace) -> list[tuple[str, Cell]]:
     for data, seed, method in itertools.product(given.data, given.seeds, given.methods):
         for lr in given.lrs if method != NONE else [None]:
             own = {"set": Path(data).stem, "method": method, "lr": lr, "seed": seed}
-            fields = ("model", "side", "images", "tested", "labels", "finetune_steps", "minutes", "batch_size")
+            fields = ("model", "side", "images", "tested", "labels", "draws", "finetune_steps", "compile")
             fixed = {name: getattr(given, name) for name in fields}
-            fixed |= {"minutes": 0.0, "batch_size": None} if method == NONE else {}
-            found.append((data, {**own, **fixed}))
+            spent = {
+                name: None if method == NONE else getattr(given, name) for name in ("minutes", "steps", "batch_size")
+            }
+            found.append((data, {**own, **fixed, **spent}))
     return found
 
 
-def main() -> None:
+def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("data", nargs="*", help="folders with train and test")
     parser.add_argument("--methods", nargs="+", default=[NONE, *METHODS], choices=[NONE, *METHODS])
-    parser.add_argument("--minutes", type=float, default=2)
+    spent = parser.add_mutually_exclusive_group(required=True)
+    spent.add_argument("--minutes", type=float)
+    spent.add_argument("--steps", type=int)
+    spent.add_argument("--table", action="store_true", help="show what there is, and compute nothing")
     parser.add_argument("--lrs", type=float, nargs="+", default=[None], help="by default each method's own")
     parser.add_argument("--batch-size", type=int)
     parser.add_argument("--images", type=int, default=1000, help="photos to learn from without labels")
     parser.add_argument("--tested", type=int, default=1000)
-    parser.add_argument("--labels", type=int, default=10, help="photos of each class to fine-tune on")
+    parser.add_argument("--labels", type=float, nargs="+", default=[1.0], help="parts of each class with labels")
+    parser.add_argument("--draws", type=int, default=1, help="times that such a part is drawn")
     parser.add_argument("--finetune-steps", type=int, default=0, help="0: it is not fine-tuned")
     parser.add_argument("--model", default="vitlab/tiny")
     parser.add_argument("--side", type=int, default=96, help="px")
     parser.add_argument("--seeds", type=int, nargs="+", default=[0])
+    parser.add_argument("--compile", action="store_true")
+    parser.add_argument("--jobs", type=int, default=1, help="cells side by side")
     parser.add_argument("--device")
     parser.add_argument("--out", type=Path, default=Path("runs/pretrain-benchmark"))
-    parser.add_argument("--table", action="store_true", help="show what there is, and compute nothing")
     given = parser.parse_args()
+    if given.jobs > 1 and given.steps is None:
+        parser.error("--jobs goes with --steps: what runs side by side has no time of its own")
     given.out.mkdir(parents=True, exist_ok=True)
     kept, device = given.out / "results.jsonl", choose_device(given.device)
     results: list[Cell] = [json.loads(line) for line in kept.read_text().splitlines()] if kept.exists() else []
     done = [{name: value for name, value in old.items() if name not in MEASURED} for old in results]
-    for data, cell in [] if given.table else [(data, cell) for data, cell in cells_of(given) if cell not in done]:
-        photos, labelled = prepared(data, cell, given.out)
-        run, steps, seconds = given.out / f"run-{len(results)}", 0, 0.0
-        if cell["method"] != NONE:
-            steps, seconds = pretrained(cell, photos, run, device)
-        found = {"steps": steps, "seconds": round(seconds, 1), **measured(cell, photos, labelled, run, device)}
-        results.append({**cell, **found})
-        with kept.open("a") as stream:
-            stream.write(json.dumps(results[-1]) + "\n")
-        print(f"{cell['set']} {cell['method']} {cell['lr']}: k-NN {found['knn']:.1%}", flush=True)
+    left = [] if given.table else [(data, cell) for data, cell in cells_of(given) if cell not in done]
+    jobs = [(cell, prepared(data, cell, given.out)) for data, cell in left]
+    with ProcessPoolExecutor(given.jobs, mp_context=get_context("spawn")) as pool, kept.open("a") as stream:
+        runs = [given.out / f"run-{len(results) + place}" for place in range(len(jobs))]
+        begun = [pool.submit(made, *job, run, device) for job, run in zip(jobs, runs, strict=True)]
+        failed: list[BaseException] = []
+        for future in as_completed(begun):
+            if (error := future.exception()) is not None:  # the others may do
+                failed.append(error)
+                continue
+            cell = future.result()
+            results.append(cell)
+            stream.write(json.dumps(cell) + "\n")
+            stream.flush()
+            print(f"{cell['set']} {cell['method']} {cell['lr']}: linear {cell['linear']:.1%}", flush=True)
     print("\n".join(table(results)))
+    for error in failed:
+        traceback.print_exception(error)
+    return 1 if failed else 0
 
 
 if __name__ == "__main__":
-    main()
+    raise SystemExit(main())
