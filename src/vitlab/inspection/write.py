@@ -112,8 +112,8 @@ def view_figures(view: View) -> Iterator[tuple[str, Figure, str]]:
         yield "last-layer", figures.last_layer_figure(view.pixels, view.heads[layer]), words
         shown = _some(view.heads)
         caption = (
-            "Each column is a layer of the model, each row a head. Yellow is where a head looks most; colours are scaled"
-            " for each by itself."
+            "Each column is a layer of the model, each row a head. Yellow is where a head looks most; colours are"
+            " scaled for each by itself."
         )
         if len(shown) < len(view.heads):
             caption += f" {len(shown)} of {len(view.heads)} layers are shown."

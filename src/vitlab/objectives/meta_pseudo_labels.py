@@ -73,7 +73,7 @@ class MetaPseudoLabels(Objective):
     the teacher says of images, q and p, it says in evaluation mode too.
     """
 
-    only_calls: ClassVar[bool] = True
+    only_calls: ClassVar[bool] = False  # the student's loss is measured in float32 also where a step is in bf16
     needs_unlabelled: ClassVar[bool] = True
     whole_batch: ClassVar[bool] = True  # h is one number for all images of a step
 

@@ -37,7 +37,9 @@ def patches_of(model: Model, what: str, *, subsets: bool = False) -> Patches:
             " Transformer, or masked-patches."
         )
     with evaluating(model), torch.enable_grad():
-        seen = torch.rand_like(image).requires_grad_()
+        # By a generator of its own: fresh parts of the objective are the same whatever device the model is on.
+        drawn = torch.rand(image.shape, generator=torch.Generator().manual_seed(0))
+        seen = drawn.to(image).requires_grad_()
         values = model.patchify(seen).values
         [gradient] = torch.autograd.grad(values[:, 0].float().square().sum(), seen)
     if model.patches(gradient)[0][0, 1:].any():

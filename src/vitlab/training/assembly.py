@@ -1,6 +1,7 @@
 """The parts of a run put together: processes, optimizers, averaged weights, feed, stepper and hooks."""
 
 import dataclasses
+import warnings
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
@@ -233,6 +234,8 @@ def _compile(
     world: World,
 ) -> None:
     """Everything that can be compiled, with its first step."""
+    # A step's few float32 products are meant to be exact; the compiler would recommend otherwise in the run's output.
+    warnings.filterwarnings("ignore", message="TensorFloat32 tensor cores")
     state.learner.fold_norms()
     torch.compiler.reset()  # an earlier run's sizes in this process would make this one's variable
     for module in set(modules.values()):

@@ -14,6 +14,7 @@ from vitlab.models.create import create
 from vitlab.models.vit import ViT, ViTConfig
 from vitlab.objectives.mae import MAEOptions, MaskedAutoencoder
 from vitlab.objectives.masked_patches import MaskedPatches, MaskedPatchesOptions
+from vitlab.objectives.patches import patches_of
 
 NOW = torch.zeros(())
 SMALL: dict[str, Any] = {"decoder_width": 8, "decoder_depth": 1, "decoder_heads": 2}
@@ -157,3 +158,13 @@ def test_pictures_show_what_is_left_and_what_is_filled_in() -> None:
             else:
                 assert (pictures["what was left"][place] == 128).all()
                 assert len(np.unique(pictures["filled in"][place])) == 1  # its true mean, for nothing else was said
+
+
+@pytest.mark.parametrize("seed", [0, 1])
+def test_the_look_at_a_models_patches_draws_nothing_from_the_runs_generator(seed: int) -> None:
+    """It is made on the model's device: fresh weights would depend on where the model is."""
+    model = random_vit(ViTConfig(**{**SIZES, "image_size": (16, 16), "num_classes": 0}))
+    torch.manual_seed(seed)
+    before = torch.get_rng_state()
+    patches_of(model, "mae")
+    assert torch.equal(torch.get_rng_state(), before)
