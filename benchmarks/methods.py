@@ -10,10 +10,10 @@ them on one run for each part of the labels, Noisy Student half of them on its t
 quarters on one run without, which nearest neighbours and a linear classifier measure, and a quarter on fine-tuning it
 for each part. How many steps that is, a short rehearsal tells, so that schedules end in time.
 
-Fine-tuning has the supervised recipe's augmentation and loss, and the optimizer that MAE's authors fine-tune with.
+Fine-tuning is by the supervised recipe, with its optimizer or the one that MAE's authors fine-tune with.
 `supervised-quarter` is supervised in the time that fine-tuning has. `few-labels` is supervised with the augmentation,
-averaging and batch of the semi-supervised ones; with few labels its decay is chosen of several by the held-out part of
-train, with seed 0.
+averaging and batch of the semi-supervised ones. Its decay with few labels, and the optimizer of fine-tuning for each
+method, are chosen by trials with seed 0, whose score on the held-out part of train decides.
 
 Every cell is one command of `vitlab`, which is printed and kept beside its result. Results are lines of --results, by
 default OUT/results.jsonl; cells that are there are not run again, and a run that was stopped is resumed: a study grows
@@ -48,12 +48,17 @@ from vitlab.training.captured import CapturedStepper
 Line: TypeAlias = dict[str, Any]
 
 SHARE = 0.25  # of the time, for fine-tuning what was trained without labels
-DECAYS, FEW = (0.05, 0.2, 0.8), 0.01  # what is tried where there are labels for no more than that part
-# 5e-4 for each 256 images and less in deeper layers, facebookresearch/mae FINETUNE.md; .65 for B, .75 for L
-FINE = ["--optimizer.name", "adamw", "--optimizer.lr", "1e-3", "--optimizer.layer-decay", "0.75"]
+FEW, SOME = 0.01, 0.1  # parts of the labels with which trials are made
+TRIED: dict[float, dict[str, tuple[str, ...]]] = {
+    FEW: {f"decay {decay}": ("--optimizer.weight-decay", decay) for decay in ("0.05", "0.2", "0.8")},
+    SOME: {
+        "as from scratch": (),
+        # 5e-4 for each 256 images, and less in lower layers: facebookresearch/mae FINETUNE.md, .65 for B and .75 for L
+        "as MAE": ("--optimizer.name", "adamw", "--optimizer.lr", "1e-3", "--optimizer.layer-decay", "0.75"),
+    },
+}
 SPARE = 2.0  # minutes that a cell may take besides its steps: compilation, evaluations
 REHEARSED = 60  # steps of a rehearsal, of which the last third is timed
-MEASURES = ("knn", "linear", "accuracy")
 TITLES = {"knn": "k-NN", "linear": "linear", "accuracy": "trained on the labels"}
 # one ViT for all: CIFAR-10's and Tiny-ImageNet's recipes agree on theirs
 MODEL = {"digits": ("--model.set", "pool=mean", "class_token=false", "positions_std=0.5")}
@@ -66,10 +71,9 @@ class Method:
     recipe: str
     learns: Literal["labels", "both", "images"]
     options: tuple[str, ...] = ()
-    not_on: tuple[str, ...] = ()  # data
     teacher: str = ""  # the method that trains its teacher, in half of the time
     share: float = 1.0  # of the time
-    decays: tuple[float, ...] = ()  # of which one is chosen where labels are few
+    trials: float = 0.0  # the part of the labels with which options are tried; 0: none are
 
     def named(self, data: str) -> str:
         return f"{self.recipe}-{data}" if self.recipe else data
@@ -78,17 +82,15 @@ class Method:
 METHODS = {
     "supervised": Method("", "labels"),
     "supervised-quarter": Method("", "labels", share=SHARE),
-    "masked-patches": Method("masked-patches", "images"),
-    "masked-patches-thumbnail": Method(
-        "masked-patches", "images", ("--objective.target", "thumbnail"), not_on=("digits",)
-    ),
-    "masked-patches-pixels": Method("masked-patches", "images", ("--objective.target", "pixels")),
-    "mae": Method("mae", "images"),
-    "dino": Method("dino", "images"),
-    "dino-ibot": Method("dino", "images", ("--objective.patch-weight", "1")),
-    "simclr": Method("simclr", "images"),
-    "lejepa": Method("lejepa", "images"),
-    "few-labels": Method("few-labels", "labels", decays=DECAYS),
+    "masked-patches": Method("masked-patches", "images", trials=SOME),
+    "masked-patches-thumbnail": Method("masked-patches", "images", ("--objective.target", "thumbnail"), trials=SOME),
+    "masked-patches-pixels": Method("masked-patches", "images", ("--objective.target", "pixels"), trials=SOME),
+    "mae": Method("mae", "images", trials=SOME),
+    "dino": Method("dino", "images", trials=SOME),
+    "dino-ibot": Method("dino", "images", ("--objective.patch-weight", "1"), trials=SOME),
+    "simclr": Method("simclr", "images", trials=SOME),
+    "lejepa": Method("lejepa", "images", trials=SOME),
+    "few-labels": Method("few-labels", "labels", trials=FEW),
     "fixmatch": Method("fixmatch", "both"),
     "noisy-student": Method("noisy-student", "both", teacher="few-labels"),
     "meta-pseudo-labels": Method("meta-pseudo-labels", "both"),
@@ -131,13 +133,18 @@ class Study:
     def folder(self, *parts: object) -> Path:
         return self.out / self.data / "-".join(str(part) for part in (f"{self.minutes:g}min", *parts))
 
-    def decay(self, name: str, part: float) -> Line | None:
-        """Of the runs that tried a decay, the best on the held-out part of train; the test part chooses nothing."""
-        tried = [self.find(**self.tried(name, part, decay)) for decay in METHODS[name].decays]
-        return max((line for line in tried if line is not None), key=lambda line: line["val"], default=None)
+    def trial(self, name: str, option: str) -> Line:
+        return {"method": name, "seed": 0, "labels": METHODS[name].trials, "measure": "trial", "option": option}
 
-    def tried(self, name: str, part: float, decay: float) -> Line:
-        return {"method": name, "seed": 0, "labels": part, "measure": "decay", "decay": decay}
+    def best(self, name: str) -> Line | None:
+        """Of a method's trials the best on the held-out part of train; the test part chooses nothing."""
+        lines = [self.find(**self.trial(name, option)) for option in TRIED.get(METHODS[name].trials, ())]
+        return max((line for line in lines if line is not None), key=lambda line: line["val"], default=None)
+
+    def chosen(self, name: str) -> tuple[str, ...]:
+        """The best option in words; the first, which is the recipe's own, where none was tried."""
+        best = self.best(name)
+        return () if best is None else TRIED[METHODS[name].trials][best["option"]]
 
 
 @dataclass(frozen=True)
@@ -188,11 +195,13 @@ def paced(study: Study, name: str, words: list[str]) -> Line:
         train(study, words, folder, REHEARSED, REHEARSED // 3)
     logged = [json.loads(text) for text in (folder / "metrics.jsonl").read_text().splitlines()]
     last = [line for line in logged if "seconds per step" in line][-1]
+    chosen = find_recipe(words[1]).objective  # the log counts labelled images
+    others = getattr(OBJECTIVES.find(chosen.name).options(**chosen.options), "ratio", 0)
     line = {
         "measure": "pace",
         "run": name,
         "seconds_per_step": last["seconds per step"],
-        "images_per_second": last["images per second"] * _images(words),
+        "images_per_second": last["images per second"] * (1 + others),
         "captured": prepared.called,
         "device": torch.cuda.get_device_name() if study.device == "cuda" else study.device,
     }
@@ -211,21 +220,10 @@ def timed(study: Study, name: str, words: list[str], folder: Path, minutes: floa
     return train(study, words, folder, steps, max(steps // 20, 1))
 
 
-def _images(words: list[str]) -> int:
-    """Images of a step for each that the log counts: it counts labelled ones."""
-    chosen = find_recipe(words[1]).objective
-    options = OBJECTIVES.find(chosen.name).options(**chosen.options)
-    return 1 + getattr(options, "ratio", 0)
-
-
 def base(study: Study, recipe: str, seed: int, part: float | None = None) -> list[str]:
     """A recipe, with labels for a part of each class; the other images stay to be learned from without."""
     words = ["train", recipe, "--data.source", study.source, "--seed", str(seed), *MODEL.get(study.data, ())]
     return words if part is None else [*words, "--data.labelled", f"{part:g}"]
-
-
-def _decay(value: float) -> list[str]:
-    return ["--optimizer.weight-decay", f"{value:g}"]
 
 
 def cells(study: Study, name: str, seed: int, labels: list[float]) -> Iterator[Cell]:
@@ -238,38 +236,48 @@ def cells(study: Study, name: str, seed: int, labels: list[float]) -> Iterator[C
             yield from (_taught if METHODS[name].teacher else _with_labels)(study, name, seed, part)
 
 
+def _tried(
+    study: Study, name: str, cell: Line, run: Callable[..., Line], minutes: float, needs: Path | None = None
+) -> Iterator[Cell]:
+    """A cell with the best option, after the trials where it is of their part; with seed 0 it is one of them."""
+    at_trial = cell["labels"] == METHODS[name].trials
+    for option, words in TRIED[METHODS[name].trials].items() if at_trial else ():
+        yield Cell(study.trial(name, option), functools.partial(run, 0, option, words), minutes, needs=needs)
+
+    def made() -> Line:
+        best = study.best(name) if at_trial else None
+        if best is None or cell["seed"]:
+            return run(cell["seed"], "best", study.chosen(name))
+        return {key: best[key] for key in best if key not in cell}
+
+    yield Cell(cell, made, 0.0 if at_trial and not cell["seed"] else minutes, needs=needs)
+
+
 def _with_labels(study: Study, name: str, seed: int, part: float) -> Iterator[Cell]:
-    """One run; with few labels first one for each decay."""
+    """One run."""
     method, cell = METHODS[name], {"method": name, "seed": seed, "labels": part, "measure": "accuracy"}
     minutes, pace = study.minutes * method.share, name if method.share == 1 else "supervised"
 
-    def run(seed: int, *changes: str) -> Line:
-        words = [*base(study, method.named(study.data), seed, part), *method.options, *changes]
-        return timed(study, pace, words, study.folder(name, seed, f"{part:g}", *changes[1:]), minutes)
+    def run(seed: int, option: str = "", options: tuple[str, ...] = ()) -> Line:
+        words = [*base(study, method.named(study.data), seed, part), *method.options, *options]
+        return timed(study, pace, words, study.folder(name, seed, f"{part:g}", *option.split()), minutes)
 
-    decays = method.decays if part <= FEW else ()
-    for decay in decays:
-        yield Cell(study.tried(name, part, decay), functools.partial(run, 0, *_decay(decay)), minutes)
-
-    def chosen() -> Line:
-        best = study.decay(name, part) if decays else None
-        if best is None:
-            return run(seed)
-        return run(seed, *_decay(best["decay"])) if seed else {key: best[key] for key in best if key not in cell}
-
-    yield Cell(cell, chosen, 0.0 if decays and not seed else minutes)
+    if part == method.trials:
+        yield from _tried(study, name, cell, run, minutes)
+    else:
+        yield Cell(cell, functools.partial(run, seed), minutes)
 
 
 def _taught(study: Study, name: str, seed: int, part: float) -> Iterator[Cell]:
-    """A teacher by another method, with the decay that was chosen for that, then its student; half of the time each."""
+    """A teacher by another method, with the option that was chosen for it, then its student; half of the time each."""
     method, half = METHODS[name], study.minutes / 2
     by, folder = METHODS[method.teacher], study.folder(name, seed, f"{part:g}", "teacher")
     cell: Line = {"method": name, "seed": seed, "labels": part, "measure": "accuracy"}
 
     def teacher() -> Line:
-        best = study.decay(method.teacher, part)
         words = [*base(study, by.named(study.data), seed, part), *by.options]
-        return timed(study, method.teacher, [*words, *(_decay(best["decay"]) if best else [])], folder, half)
+        own = study.chosen(method.teacher) if part == by.trials else ()
+        return timed(study, method.teacher, [*words, *own], folder, half)
 
     yield Cell(cell | {"measure": "teacher"}, teacher, half, leaves=folder)
     words = [*base(study, method.named(study.data), seed, part), *method.options, "--objective.teacher", str(folder)]
@@ -278,22 +286,26 @@ def _taught(study: Study, name: str, seed: int, part: float) -> Iterator[Cell]:
 
 
 def _without_labels(study: Study, name: str, seed: int, labels: list[float]) -> Iterator[Cell]:
-    """A run without labels, what its features know, and fine-tuned ones."""
+    """A run without labels, what its features know, and fine-tuned ones; first of all those that try options."""
     method, trained = METHODS[name], study.folder(name, seed)
     long, short = study.minutes * (1 - SHARE), study.minutes * SHARE
     words = [*base(study, method.named(study.data), seed), *method.options]
     make = functools.partial(timed, study, name, words, trained, long)
     yield Cell({"method": name, "seed": seed, "measure": "pretraining"}, make, long, leaves=trained)
-    for part in labels:
+    for part in sorted(labels, key=lambda part: part != method.trials):
         cell: Line = {"method": name, "seed": seed, "labels": part}
         for protocol in ("knn", "linear"):
             make = functools.partial(evaluated, study, protocol, trained, part)
             yield Cell(cell | {"measure": protocol}, make, needs=trained)
-        fine = ["train", study.data, "--data.source", study.source, "--seed", str(seed), "--model.source", str(trained)]
-        fine += ["--model.pretrained", "--model.set", "--data.labelled", f"{part:g}", *FINE]
-        folder = study.folder(name, seed, f"{part:g}", "finetuned")
-        make = functools.partial(timed, study, "finetuning", fine, folder, short)
-        yield Cell(cell | {"measure": "accuracy"}, make, short, needs=trained)
+
+        def run(seed: int, option: str, options: tuple[str, ...], part: float = part) -> Line:
+            fine = ["train", study.data, "--data.source", study.source, "--seed", str(seed)]
+            fine += ["--model.source", str(study.folder(name, seed)), "--model.pretrained", "--model.set"]
+            fine += ["--data.labelled", f"{part:g}", *options]
+            folder = study.folder(name, seed, f"{part:g}", "finetuned", *option.split())
+            return timed(study, "finetuning", fine, folder, short)
+
+        yield from _tried(study, name, cell | {"measure": "accuracy"}, run, short, needs=trained)
 
 
 def missing(study: Study, found: list[Cell]) -> list[Cell]:
@@ -333,21 +345,18 @@ def evaluated(study: Study, protocol: str, trained: Path, part: float) -> Line:
 
 def table(lines: list[Line], labels: list[float]) -> Iterator[str]:
     """Accuracies in %, the mean and the standard deviation of several seeds; below, the commands."""
-    columns = [(measure, part) for measure in MEASURES for part in labels]
+    columns = [(measure, part) for measure in TITLES for part in labels]
     heads = [f"{TITLES[measure]}, {part:.0%}" for measure, part in columns]
     yield f"| method | {' | '.join(heads)} | images per second |"
     yield "|-" * (len(heads) + 2) + "|"
-    paces = {line["run"]: line for line in lines if line["measure"] == "pace"}
+    paces = {line["run"]: _pace(line) for line in lines if line["measure"] == "pace"}
     for name in METHODS:
         own = [line for line in lines if line.get("method") == name and line.get("accuracy") is not None]
-        if not own:
-            continue
         values = [[line["accuracy"] for line in own if (line["measure"], line.get("labels")) == at] for at in columns]
-        yield f"| {name} | {' | '.join(map(_said, values))} | {_pace(paces.get(name))} |"
+        if any(values):
+            yield f"| {name} | {' | '.join(map(_said, values))} | {paces.get(name, '')} |"
     yield ""
-    for line in lines:
-        if "command" in line:
-            yield f"    {line['command']}"
+    yield from (f"    {line['command']}" for line in lines if "command" in line)
 
 
 def _said(values: list[float]) -> str:
@@ -357,9 +366,7 @@ def _said(values: list[float]) -> str:
     return f"{100 * statistics.mean(values):.2f}{spread}"
 
 
-def _pace(line: Line | None) -> str:
-    if line is None:
-        return ""
+def _pace(line: Line) -> str:
     return f"{line['images_per_second']:,.0f}{'' if line['captured'] else ', not captured'}"
 
 
@@ -380,14 +387,12 @@ def main() -> int:
     given.out.mkdir(parents=True, exist_ok=True)
     results = given.results or given.out / "results.jsonl"
     study = Study(given.data, given.source or given.data, given.minutes, given.device, given.out, results)
-    names = [name for name in given.methods if given.data not in METHODS[name].not_on]
-    names = [name for name in names if METHODS[name].named(given.data) in recipe_names()]
+    names = [name for name in given.methods if METHODS[name].named(given.data) in recipe_names()]
     todo = [] if given.table else [(seed, name) for seed in given.seeds for name in names]
     failed = fill(study, todo, given.labels, given.budget)
     lines = [line for line in study.lines() if (line["data"], line["minutes"]) == (study.data, study.minutes)]
     print("\n".join(["", *table(lines, given.labels)]))
-    for sentence in failed:
-        print(sentence, file=sys.stderr)
+    print(*failed, sep="\n", file=sys.stderr)
     return 1 if failed else 0
 
 
