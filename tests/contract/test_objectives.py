@@ -415,6 +415,7 @@ def test_it_compiles(here: Path) -> None:
             _, model, objective = built(name, here, depth=1)
         learner, batch = Learner(model, objective), batch_of(objective, here)
         for phase in learner.phases:
+            torch.compiler.reset()  # a learner is compiled for a few objectives at most
             learner.turn(phase)
             expected = _gradients(learner, learner, batch, phase)
             found = _gradients(torch.compile(learner, backend="aot_eager", fullgraph=True), learner, batch, phase)

@@ -21,10 +21,14 @@ def key(*parts: int | str) -> int:
     """A 32-bit key from a seed and what it is for: key(seed, 'order', epoch)."""
     state = 0x9E3779B9
     for part in parts:
-        words = part.encode() if isinstance(part, str) else (part & (2**64 - 1)).to_bytes(8, "little")
-        for i in range(0, len(words), 4):
-            state = _mix_int(state ^ int.from_bytes(words[i : i + 4], "little"))
-        state = _mix_int(state + len(words) & MASK)
+        if isinstance(part, str):
+            text = part.encode()
+            words, size = [int.from_bytes(text[i : i + 4], "little") for i in range(0, len(text), 4)], len(text)
+        else:
+            words, size = [part & MASK, part >> 32 & MASK], 8  # of 64 bits; torch's compiler knows no int.to_bytes
+        for word in words:
+            state = _mix_int(state ^ word)
+        state = _mix_int(state + size & MASK)
     return state
 
 
