@@ -19,6 +19,7 @@ from vitlab.core.preprocess import Preprocess
 from vitlab.data.contract import Split
 from vitlab.data.loading.loader_feed import LoaderFeed
 from vitlab.data.loading.order import Order, balanced_weights
+from vitlab.data.loading.resident import Pixels
 from vitlab.data.loading.resident_feed import ResidentFeed
 from vitlab.data.streams import StreamPlan, View
 from vitlab.models.contract import Model
@@ -72,14 +73,23 @@ class Run:
             if plan.scores_task:
                 scorer = plan.task.scorer(plan.recipe.loss, plan.dataset)
                 return self.scoring.score(learner, learner.model, scorer, split, pixels)
-            streams = learner.objective.streams(main_stream(plan, split, preprocess))
-            workers = self.execution.num_workers if len(split) > FEW_IMAGES else 0
-            feed = loader_feed(plan, streams, preprocess, self.world, workers)
+            feed = self._held_out(learner.objective.streams(main_stream(plan, split, preprocess)))
             try:
                 own = self.scoring.own_score(learner, feed, len(split))
                 return None if own is None else self.alarm.watched(own)
             finally:
                 feed.close()
+
+    def _held_out(self, streams: tuple[StreamPlan, ...]) -> LoaderFeed | ResidentFeed:
+        """Batches of the validation part as the objective sees them: made on the device where its images are there."""
+        plan, preprocess, split = self.plan, self.state.model.preprocess, self.plan.parts.val
+        assert split is not None
+        pixels = self.execution.evaluated.get("val")
+        if pixels is not None and all(stream.split is split for stream in streams):
+            held = {stream.name: pixels for stream in streams}
+            return resident_feed(plan, streams, held, preprocess, self.world)
+        workers = self.execution.num_workers if len(split) > FEW_IMAGES else 0
+        return loader_feed(plan, streams, preprocess, self.world, workers)
 
     def save_model(self) -> None:
         """Write the run's `model/`."""
@@ -270,12 +280,17 @@ def build_feed(
     start: int,
 ) -> LoaderFeed | ResidentFeed:
     """Training batches from `start` on: made on the device, or by worker processes."""
-    recipe = plan.recipe
     if not execution.resident:
         return loader_feed(plan, streams, preprocess, world, execution.num_workers, start)
-    return ResidentFeed(
-        streams, execution.train, preprocess=preprocess, seed=recipe.seed, rank=world.rank, world=world.size
-    )
+    return resident_feed(plan, streams, execution.train, preprocess, world)
+
+
+def resident_feed(
+    plan: Plan, streams: tuple[StreamPlan, ...], pixels: Mapping[str, Pixels], preprocess: Preprocess, world: World
+) -> ResidentFeed:
+    """Batches that are made on the device."""
+    seed = plan.recipe.seed
+    return ResidentFeed(streams, pixels, preprocess=preprocess, seed=seed, rank=world.rank, world=world.size)
 
 
 def loader_feed(

@@ -43,7 +43,8 @@ class Execution:
     capture: bool  # the whole step is one CUDA graph
     num_workers: int
     train: Mapping[str, Pixels]  # of each stream, where the training images lie on the device; empty: read by workers
-    evaluated: Mapping[str, Pixels] = field(default_factory=dict)  # likewise of 'val' and 'test'
+    evaluated: Mapping[str, Pixels] = field(default_factory=dict)
+    """Likewise of 'val' and 'test', as the model takes them; of 'val' as they are stored where no task is scored."""
     sentences: tuple[str, ...] = ()
 
     @property
@@ -141,8 +142,17 @@ def _resident_pixels(recipe: Recipe, split: Split, device: torch.device, say: Sa
 
 
 def _resident_parts(plan: Plan, preprocess: Preprocess, device: torch.device, say: Say) -> dict[str, Pixels]:
-    """What the evaluated parts' images are to the model, on the device, where they fit."""
+    """What the evaluated parts' images are to the model, on the device, where they fit.
+
+    An objective's own loss is of augmented views, and of the validation part alone: it has the images as they are.
+    """
     found: dict[str, Pixels] = {}
+    if not plan.scores_task:
+        size = None if plan.parts.val is None else common_size(plan.parts.val)
+        if plan.parts.val is None or size is None or _too_large(plan.parts.val, size, device):
+            return found
+        pixels = load_pixels(plan.parts.val, size, plan.recipe.data.max_unreadable)
+        return found if pixels is None else {"val": pixels.to(device)}
     for name, split in (("val", plan.parts.val), ("test", plan.parts.test)):
         if split is not None and not _too_large(split, preprocess.size, device):
             say(f"Reading {len(split)} images of {preprocess.size[0]} x {preprocess.size[1]} into memory.")

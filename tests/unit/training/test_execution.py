@@ -1,5 +1,6 @@
 """How a run is computed, decided in one place."""
 
+import dataclasses
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,7 @@ from PIL import Image
 from batches import ALONE
 from changing import changed
 from short_runs import short, small_set, write_damaged_folder
+from vitlab.core.config import Choice
 from vitlab.core.errors import ConfigError
 from vitlab.data.contract import Masks, Split
 from vitlab.data.streams import StreamPlan, View
@@ -19,7 +21,7 @@ from vitlab.models.contract import Model
 from vitlab.objectives.contract import Objective, Phase
 from vitlab.objectives.cross_entropy import CrossEntropy
 from vitlab.objectives.supervised import Supervised
-from vitlab.training import execution
+from vitlab.training import assembly, execution, session
 from vitlab.training.assembly import main_stream
 from vitlab.training.distribution import World
 from vitlab.training.execution import Execution, decide
@@ -64,6 +66,26 @@ def test_small_pictures_are_resident(short: Recipe) -> None:
     assert said == ["Reading 92 images of 8 x 8 into memory.", "Reading 28 images of 8 x 8 into memory."]
     away = decided(changed(short, **{"data.resident": False}))
     assert (away.resident, dict(away.train), dict(away.evaluated)) == (False, {}, {})
+
+
+def test_an_objectives_own_score_is_of_views_that_are_made_on_the_device(
+    short: Recipe, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where the set lies there; and it is that of views which workers make, as near as their resizing is."""
+    plain = {"augmentation.mixup": 0.0, "augmentation.cutmix": 0.0, "augmentation.jitter": 0.3}
+    steps = {"schedule.total": "6 steps", "schedule.warmup": "0 steps", "evaluate_every": "3 steps"}
+    options = {"num_large": 2, "num_small": 1, "small_side": 0.5, "hidden": 8, "out_dim": 4, "slices": 8}
+    recipe = dataclasses.replace(changed(short, **plain, **steps), objective=Choice("lejepa", options))
+
+    def by_workers(run: assembly.Run, streams: tuple[StreamPlan, ...]) -> Any:
+        return assembly.loader_feed(run.plan, streams, run.state.model.preprocess, run.world, 0)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(assembly.Run, "_held_out", by_workers)
+        [expected] = session.train(recipe, tmp_path / "workers", device="cpu", show=False).scores.values()
+    monkeypatch.setattr(assembly, "LoaderFeed", None)
+    [found] = session.train(recipe, tmp_path / "device", device="cpu", show=False).scores.values()
+    assert found == pytest.approx(expected, rel=1e-3)
 
 
 def test_streams_of_the_same_images_share_their_pixels(short: Recipe) -> None:
