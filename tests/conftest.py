@@ -19,6 +19,10 @@ from jaxtyping import install_import_hook
 
 from vitlab.core.peers import import_torchvision
 
+# Processes that tests start import the sources beside these tests too, whatever is installed.
+SOURCES = str(Path(__file__).parents[1] / "src")
+os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [SOURCES, os.environ.get("PYTHONPATH")]))
+
 # Inside pytest every call into vitlab.models has its shapes checked. torch.compile cannot trace the checks: tests that
 # compile are marked `compiled`, and what else has to run without them sets VITLAB_NO_SHAPE_CHECKS=1.
 SHAPE_CHECKS = os.environ.get("VITLAB_NO_SHAPE_CHECKS") != "1"
