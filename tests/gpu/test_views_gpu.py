@@ -9,8 +9,11 @@ import torch
 from safetensors.torch import load_file
 
 from changing import changed, lose_at
+from vitlab.core.compiling import compile_options
 from vitlab.core.config import Choice
 from vitlab.objectives import OBJECTIVES
+from vitlab.objectives.lejepa import directions, sigreg
+from vitlab.objectives.whole_batch import Projector
 from vitlab.training import session
 from vitlab.training.captured import CapturedStepper
 from vitlab.training.recipe import Recipe
@@ -79,3 +82,31 @@ def test_it_trains_compiled_in_bf16(views: Recipe, tmp_path: Path) -> None:
     ended = session.train(changed(views, precision="auto", compile=True), tmp_path / "run", device="cuda", show=False)
     assert ended.step == 24
     assert final(tmp_path / "run").isfinite().all()
+
+
+def drawn(progress: torch.Tensor) -> torch.Tensor:
+    return directions(7, progress, 16, 256)
+
+
+def spread(z: torch.Tensor) -> torch.Tensor:
+    return sigreg(z, directions(7, torch.ones_like(z[0, 0, 0]) / 4, 16, 256))
+
+
+@pytest.mark.compiled
+@pytest.mark.parametrize("part", ["directions", "sigreg", "projector"])
+def test_parts_of_lejepa_compile_at_the_recipes_sizes(part: str) -> None:
+    """One by one: of a whole step that does not compile, this tells which part it is."""
+    device = torch.device("cuda")
+    torch.manual_seed(0)
+    inputs = {"directions": (), "sigreg": (4, 512, 16), "projector": (2048, 384)}[part]
+    called: Any = {"directions": drawn, "sigreg": spread, "projector": Projector(384, 2048, 16, num_layers=3)}[part]
+    called = called.to(device) if isinstance(called, torch.nn.Module) else called
+    given = torch.full((), 0.25, device=device) if part == "directions" else torch.randn(*inputs, device=device)
+    given.requires_grad_(part != "directions")
+    compiled = torch.compile(called, fullgraph=True, options=compile_options(device))
+    for make in (lambda: called(given), lambda: compiled(given)):
+        found = make()
+        if given.requires_grad:
+            [gradient] = torch.autograd.grad(found.square().mean(), given)
+            assert gradient.isfinite().all()
+    torch.testing.assert_close(compiled(given), called(given), rtol=1e-3, atol=1e-4)
