@@ -100,7 +100,27 @@ def against(name: str, samples: Mapping[str, Sample]) -> list[str]:
     if same:
         sentences.append(f"No difference seen beside {name} ({base.percent()}%): {joined(same)}.")
     widened = f", widened for {len(found)} comparisons" if len(found) > 1 else ""
-    return [*sentences, f"{HOW} with their 95% intervals over {seeds_words(samples)}{widened}."]
+    return [*sentences, *uneven(samples), f"{HOW} with their 95% intervals over {seeds_words(samples)}{widened}."]
+
+
+def uneven(samples: Mapping[str, Sample]) -> list[str]:
+    """A warning where the largest variance over seeds is too large to be pooled with the others (Cochran's C, 5%)."""
+    from scipy.stats import f
+
+    number, rows = {len(sample.values) for sample in samples.values()}, len(samples)
+    deviations = {row: sample.deviation or 0.0 for row, sample in samples.items()}
+    if rows < 2 or len(number) != 1 or number == {1} or not any(deviations.values()):
+        return []
+    freedom = number.pop() - 1
+    largest = max(deviations, key=lambda row: deviations[row])
+    share = deviations[largest] ** 2 / sum(deviation**2 for deviation in deviations.values())
+    bound = float(f.ppf(1 - (1 - LEVEL) / rows, freedom, (rows - 1) * freedom))
+    if share <= 1 / (1 + (rows - 1) / bound):
+        return []
+    return [
+        f"{largest} varies over seeds by more than the others do (± {100 * deviations[largest]:.1f} points; Cochran's"
+        " test, 5%): its own intervals are too narrow, and the others' too wide."
+    ]
 
 
 def pair(one: str, other: str, samples: Mapping[str, Sample], *, where: str = "") -> str:

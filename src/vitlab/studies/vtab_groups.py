@@ -22,9 +22,9 @@ NUM_TRAIN = 1000
 NUM_PLACES = 3  # in each direction
 MADE = {"natural": "which class", "specialised": "how bright", "structured": "where it stands"}
 NOTE = (
-    "Each group is one task made of the pictures of pre-training, at half their size on black: which class it is (the"
-    " question of pre-training), how bright it is, where it stands. This is not VTAB, and one task says little of a"
-    " group. Test images are those of the scale's test part."
+    "Each group is one task made of the pictures of pre-training, at half the model's side on black: which class it is"
+    " (the question of pre-training), how bright it is, where it stands. This is not VTAB, and one task says little of"
+    " a group."
 )
 
 

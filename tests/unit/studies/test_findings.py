@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from scipy.stats import dunnett, ttest_ind
 
-from vitlab.studies.findings import Sample, against, difference, pair, rank_correlation
+from vitlab.studies.findings import Sample, against, difference, pair, rank_correlation, uneven
 
 LOW = Sample((0.90, 0.91, 0.92))
 HIGH = Sample((0.95, 0.955, 0.96))
@@ -47,6 +47,20 @@ def test_sentences_name_the_base_and_sort_the_others() -> None:
     assert how.endswith("over 3 seeds each, widened for 2 comparisons.")
     below, _ = against("high", {"low": LOW, "high": HIGH})
     assert below.startswith("Below high (95.5 ± 0.5%): low by 4.5 ± ")
+
+
+@pytest.mark.parametrize(("deviation", "said"), [(3.6, False), (3.7, True)])
+def test_a_row_that_varies_too_much_to_be_pooled(deviation: float, said: bool) -> None:
+    """Cochran's tables have .871 as the bound of the largest share for three variances of three values at 5%.
+
+    Beside two deviations of 1 that is a deviation of sqrt(2 * .871 / .129) = 3.67.
+    """
+    rows = {"a": Sample((0.8, 0.81, 0.82)), "b": Sample((0.9, 0.91, 0.92))}
+    wide = {"wide": Sample((0.5 - deviation / 100, 0.5, 0.5 + deviation / 100))}
+    assert bool(uneven(rows | wide)) == said
+    assert any(each.startswith("wide varies over seeds") for each in against("a", rows | wide)) == said
+    assert uneven({"a": Sample((0.5,)), "b": Sample((0.9,))}) == []
+    assert uneven({"a": Sample((0.5, 0.5)), "b": Sample((0.9, 0.9))}) == []
 
 
 def test_one_seed_is_never_sure() -> None:
