@@ -34,10 +34,8 @@ def dots(samples: Mapping[str, Sample], *, label: str, published: Mapping[str, f
 
 def draw_dots(axes: "Axes", samples: Mapping[str, Sample], label: str) -> None:
     for place, found in enumerate(samples.values()):
-        seeds = [100 * value for value in found.values]
-        axes.plot(
-            seeds, [place - 0.22] * len(seeds), ".", color="k", alpha=0.4, markeredgewidth=0
-        )  # equal ones: darker
+        seeds = [100 * value for value in found.values]  # equal ones are darker
+        axes.plot(seeds, [place - 0.22] * len(seeds), ".", color="k", alpha=0.4, markersize=9, markeredgewidth=0)
         axes.errorbar(100 * found.mean, place, xerr=100 * (found.deviation or 0.0), fmt="o", color="C0", capsize=3)
     axes.set_yticks(range(len(samples)), list(samples))
     axes.set_ylim(len(samples) - 0.5, -0.5)

@@ -130,7 +130,7 @@ def run(context: "Context", options: VtabGroupsOptions) -> StudyResult:
 
             for family, own in context.follow(before, on_task, then=task, what=f"vtab-groups: {task}").items():
                 scores[family][task] = sample(own)
-    result = _result(groups, scores, {} if made else vtab_groups())
+    result = _result(groups, scores, {} if made else vtab_groups(groups))
     return dataclasses.replace(result, findings=[*result.findings, NOTE]) if made else result
 
 
