@@ -74,7 +74,7 @@ def test_masks_are_learned_and_predicted(tmp_path: Path, capsys: pytest.CaptureF
     arguments = [str(tmp_path / "squares"), "--model", str(tmp_path / "model"), "--task", "segmentation"]
     arguments += ["--steps", "40", "--lr", "0.1", "--out", str(tmp_path / "run"), "--device", "cpu"]
     assert main(["finetune", *arguments]) == 0
-    assert "best val score: " in capsys.readouterr().out
+    assert "best validation mIoU: " in capsys.readouterr().out
     assert load(tmp_path / "run").task == "segmentation"
     assert (
         main(

@@ -1,4 +1,5 @@
 import json
+import os
 from pathlib import Path
 
 import numpy as np
@@ -59,6 +60,7 @@ def test_a_table_and_the_pictures_sorted_or_drawn(
 ) -> None:
     given = ["predict", str(photos), "--model", source, "--out", str(tmp_path / "out")]
     assert main([*given, "--csv", str(tmp_path / "all.csv"), "--top", "1"]) == 0
+    assert capsys.readouterr().err == f"Written to {tmp_path / 'all.csv'} and {tmp_path / 'out'}.\n"
     lines = (tmp_path / "all.csv").read_text().splitlines()
     assert lines[0] == "image,predicted,probability"
     assert [line.split(",")[1] for line in lines[1:]] == ["red", "green", "blue"]
@@ -69,6 +71,13 @@ def test_a_table_and_the_pictures_sorted_or_drawn(
     capsys.readouterr()
     assert main([*given[:-2], "--draw"]) == 2
     assert "give a folder with --out" in capsys.readouterr().err
+
+
+def test_a_name_that_is_not_utf8_is_escaped_in_the_table(source: str, photos: Path, tmp_path: Path) -> None:
+    (photos / "green.jpg").rename(os.fsdecode(os.fsencode(photos) + b"/\xff.jpg"))
+    assert main(["predict", str(photos), "--model", source, "--csv", str(tmp_path / "all.csv"), "--top", "1"]) == 0
+    lines = (tmp_path / "all.csv").read_text().splitlines()
+    assert [line.rpartition("/")[2].split(",")[:2] for line in lines if "\\" in line] == [["\\udcff.jpg", "green"]]
 
 
 def test_an_unreadable_file_is_named_and_the_rest_answered(

@@ -41,7 +41,7 @@ def test_from_photos_to_a_classifier(
     out = tmp_path / "run"
     assert main(["pretrain", str(photos), "--steps", "2", "--out", str(out), "--device", "cpu"]) == 0
     said = capsys.readouterr()
-    assert "go on: vitlab finetune DATA --model" in said.out
+    assert "next: vitlab finetune DATA --model" in said.out
     assert "kNN" not in said.out
     assert "12 photos are few" in said.err or "11 photos are few" in said.err
     assert "What its features are like" in (out / "report.html").read_text()

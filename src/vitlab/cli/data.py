@@ -150,9 +150,8 @@ def _lines(found: "Examination") -> list[str]:
             ]
         )
     if found.num_features:
-        lines.append(
-            f"outliers: the {len(found.outliers):,} of {found.num_features:,} that are farthest from all others"
-        )
+        far = "one" if len(found.outliers) == 1 else f"{len(found.outliers):,}"
+        lines.append(f"outliers: the {far} of {found.num_features:,} farthest from all others")
         lines += _first([f"{_named(each.place)}, {each.times:.1f} times as far as usual" for each in found.outliers])
     return [*lines, *found.notes, f"looked at in {duration(found.seconds)}"]
 

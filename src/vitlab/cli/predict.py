@@ -97,6 +97,8 @@ def main(arguments: Sequence[str]) -> int:
         write_csv(given.csv, answers)
     if given.out is not None:
         _write_pictures(answers, model.preprocess, given.out, draw=given.draw)
+    if places := [str(place) for place in (given.csv, given.out) if place is not None]:
+        say(f"Written to {' and '.join(places)}.")
     if given.json:
         print_json([_plain(answer) for answer in answers])
     elif len(unread) < len(answers):

@@ -156,8 +156,11 @@ def report(outcome: Any, *, as_json: bool, data: str = "DATA") -> int:
         print(one_line(f"  the report: {outcome.folder / 'report.html'}"))
     print(one_line(f"  the curves: tensorboard --logdir {shlex.quote(str(outcome.folder))}"))
     print(one_line(f"  the model: {outcome.folder / 'model'}"))
-    if outcome.has_head:
-        print(one_line(f"  use it: vitlab predict IMAGE --model {shlex.quote(str(outcome.folder / 'model'))}"))
+    run = shlex.quote(str(outcome.folder))
+    if outcome.use:
+        print(one_line(f"  use it: {shlex.join(outcome.use)}"))
+    elif outcome.has_head:
+        print(one_line(f"  use it: vitlab predict IMAGE --model {run}"))
     else:
-        print(one_line(f"  go on: vitlab finetune {shlex.quote(data)} --model {shlex.quote(str(outcome.folder))}"))
+        print(one_line(f"  next: vitlab finetune {shlex.quote(data)} --model {run}"))
     return outcome.status

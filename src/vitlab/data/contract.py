@@ -10,6 +10,7 @@ from vitlab.core.errors import DataError
 
 Array: TypeAlias = np.ndarray[Any, Any]
 ValueKind: TypeAlias = Literal["class", "soft", "several", "number"]
+Change: TypeAlias = Literal["crop", "flip"]  # of an image, by augmentation
 
 
 class Images(Protocol):
@@ -184,7 +185,7 @@ class DataSet:
     fingerprint: str
     notes: tuple[str, ...] = field(default=())  # what was understood or left out, in sentences
     fixed_classes: bool = False  # the task names its classes and its images: train may lack some that test has
-    changes_labels: tuple[Literal["crop", "flip"], ...] = ()  # under which an image does not keep its label
+    changes_labels: tuple[Change, ...] = ()  # under which an image does not keep its label
 
     @property
     def num_classes(self) -> int:

@@ -61,7 +61,7 @@ class Description:
     def lines(self) -> list[str]:
         """The description as text, the most important first."""
         kind = "several labels per image" if self.multi_label else "one label per image"
-        without = "a number per image" if self.numbers else "no labels"
+        without = "a number per image" if self.numbers else "a mask per image" if self.mask_classes else "no labels"
         said = f"{len(self.classes):,} classes, {kind} ({_shown(self.classes)})" if self.counts else without
         lines = [f"{self.name}: {said}"]
         if self.mask_classes:

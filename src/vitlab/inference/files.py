@@ -31,7 +31,7 @@ def write_csv(path: Path, predictions: Sequence[Prediction]) -> None:
     rows = [{"image": prediction.source or "", **_cells(prediction)} for prediction in predictions]
     columns = list(dict.fromkeys(name for row in rows for name in row if name != "error"))
     columns += ["error"] if any("error" in row for row in rows) else []
-    with atomic_file(path) as part, part.open("w", newline="", encoding="utf-8") as file:
+    with atomic_file(path) as part, part.open("w", newline="", encoding="utf-8", errors="backslashreplace") as file:
         written = csv.DictWriter(file, columns, restval="")
         written.writeheader()
         written.writerows(rows)

@@ -38,11 +38,23 @@ class Small:
     warmup: str = "10%"
     label_smoothing: float = 0.1
     augmentation: Augmentation = field(default_factory=lambda: Augmentation(crop="paper", flip=0.5))
+    coarse: int = 64  # px of a side, below which a small crop holds nothing, and models are narrow
+    coarse_area: tuple[float, float] = (0.6, 1.0)
+    width: int = 256  # that of the models for which the lr is; of those for coarse pictures it falls with theirs
 
     def fits(self, config: Any) -> bool:
-        """Whether this is the recipe for a model: not for those of digits, nor for large ones at a low resolution."""
-        side = min(config.image_size)
-        return isinstance(config, ViTConfig) and 64 <= side < LEAST and config.width <= 384
+        """Whether this is the recipe for a model: not for large ones at a low resolution."""
+        return isinstance(config, ViTConfig) and min(config.image_size) < LEAST and config.width <= 384
+
+    def lr_for(self, config: ViTConfig, batch_size: int) -> float:
+        """The lr for batches of so many images."""
+        lr = self.lr * (batch_size / 32) ** 0.5
+        return lr * self.width / config.width if min(config.image_size) < self.coarse else lr
+
+    def augmentation_for(self, config: ViTConfig) -> Augmentation:
+        """How training images are varied."""
+        coarse = min(config.image_size) < self.coarse
+        return dataclasses.replace(self.augmentation, crop_area=self.coarse_area) if coarse else self.augmentation
 
 
 SMALL = Small()
@@ -77,7 +89,8 @@ def transfer_recipe(
     if epochs is not None:
         steps = max(round(epochs * num_images / batch), 1)
     if SMALL.fits(config):
-        return _small(data, model, num_images, batch, steps, lr, on_gpu=on_gpu, held_out=held_out, side=image_size)
+        small = SMALL.augmentation_for(config), SMALL.lr_for(config, batch) if lr is None else lr
+        return _small(data, model, num_images, batch, steps, *small, on_gpu=on_gpu, held_out=held_out, side=image_size)
     if isinstance(config, BiTConfig):
         rule = bit_recipe(data, model, num_images=num_images, picture=picture, held_out=held_out, name="finetune")
         recipe = dataclasses.replace(rule, batch_size=batch, keep="best")
@@ -115,7 +128,8 @@ def _small(
     num_images: int,
     batch: int,
     steps: int | None,
-    lr: float | None,
+    augmentation: Augmentation,
+    lr: float,
     *,
     on_gpu: bool,
     held_out: float,
@@ -128,11 +142,11 @@ def _small(
     )
     return dataclasses.replace(
         recipe,
-        augmentation=SMALL.augmentation,
+        augmentation=augmentation,
         loss=Loss(label_smoothing=SMALL.label_smoothing),
         optimizer=Optimizer(
             name="adamw",
-            lr=SMALL.lr * (batch / 32) ** 0.5 if lr is None else lr,
+            lr=lr,
             weight_decay=SMALL.weight_decay,
             layer_decay=SMALL.layer_decay,
             clip=1.0,

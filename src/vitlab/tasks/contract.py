@@ -127,8 +127,8 @@ def need_target(task: Task, name: str, dataset: DataSet) -> None:
     """Refuse splits that lack the task's target, but for the one that is to lack it."""
     for part, split in dataset.splits.items():
         if part != UNLABELLED and task.target not in split.targets:
-            there = ", ".join(sorted(split.targets)) or "no targets at all"
-            raise DataError(f"{dataset.name}: {name} needs a {task.target} for each image, and there are {there}.")
+            there = " and ".join(f"{target}s" for target in sorted(split.targets)) or "neither labels nor masks"
+            raise DataError(f"{dataset.name}: {name} needs a {task.target} for each image, and {part} has {there}.")
 
 
 def no_loss_options(loss: Loss, name: str) -> None:

@@ -62,7 +62,8 @@ def sentence(run: Run, pace: float) -> str:
         scored += len(parts.val) * (left // plan.intervals.evaluate if plan.intervals.evaluate else 1)
     seconds = pace * (left + scored / batch / BACKWARD)
     where = "GPU" if run.world.device.type == "cuda" else "CPU"
-    said = f"About {about(seconds)} for {count(left, 'step')}{' that are left' if begun else ''} on this {where}"
+    took = f"about {about(seconds)}" if seconds >= 10 else about(seconds)
+    said = f"{took.capitalize()} for {count(left, 'step')}{' that are left' if begun else ''} on this {where}"
     epochs = left * batch / len(parts.train)
     fewer = max(round(epochs / 4), 1)
     if begun or seconds < LONG or fewer >= epochs:

@@ -131,7 +131,7 @@ def _resident_pixels(recipe: Recipe, split: Split, device: torch.device, say: Sa
         if wanted:
             raise ConfigError("data.resident needs images of one size that fit in memory: leave it out for this set.")
         return None
-    say(f"Reading {len(split)} images of {size[0]} x {size[1]} into memory.")
+    say(f"Reading {len(split):,} images of {size[0]} x {size[1]} into memory.")
     pixels = load_pixels(split, size, recipe.data.max_unreadable)
     if pixels is not None:
         return pixels.to(device)
@@ -155,7 +155,7 @@ def _resident_parts(plan: Plan, preprocess: Preprocess, device: torch.device, sa
         return found if pixels is None else {"val": pixels.to(device)}
     for name, split in (("val", plan.parts.val), ("test", plan.parts.test)):
         if split is not None and not _too_large(split, preprocess.size, device):
-            say(f"Reading {len(split)} images of {preprocess.size[0]} x {preprocess.size[1]} into memory.")
+            say(f"Reading {len(split):,} images of {preprocess.size[0]} x {preprocess.size[1]} into memory.")
             found[name] = load_inputs(split, preprocess, plan.recipe.data.max_unreadable).to(device)
     return found
 

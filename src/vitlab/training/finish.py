@@ -37,6 +37,7 @@ class RunOutcome:
     scores: Mapping[str, float]
     lines: tuple[str, ...] = ()  # what is worth saying of the scores, as the task says it
     has_head: bool = True  # whether the model answers a task; else it gives features, for a task to start from
+    use: tuple[str, ...] = ()  # the command that uses the model, where it is not what is done with models of images
 
     @property
     def ending(self) -> str:
@@ -88,21 +89,36 @@ def finish(run: Run, ending: Ending, view: ProgressView) -> RunOutcome:
     if run.world.first:
         ended = {"reason": ending.reason, "unreadable": unreadable}
         write_json(folder / "result.json", {**scores, **dataclasses.asdict(progress), **ended})
-    lines = _lines(run, scores)
-    return RunOutcome(folder, ending.reason, ending.status, progress.step, scores, lines, plan.scores_task)
+    own = plan.task.commands(str(folder), plan.recipe.data.source) if plan.scores_task else ()
+    return RunOutcome(
+        folder,
+        ending.reason,
+        ending.status,
+        progress.step,
+        scores,
+        _lines(run, scores),
+        plan.scores_task,
+        own[0][1] if own else (),
+    )
 
 
 def _lines(run: Run, scores: Mapping[str, float]) -> tuple[str, ...]:
     """What is worth saying of the scores, the held-out part's first; without a task, the loss that selected."""
     own = [name for name in ("best val score", "val score") if name in scores]
     if not run.plan.scores_task:
-        return tuple(f"{name.replace('score', 'loss')}: {-scores[name]:.4f}" for name in own)
-    tested = [name for name in scores if name.startswith("test ") and name.split(maxsplit=1)[1] not in QUIET]
-    lines: list[str] = []
-    for name in (*own, *tested):
-        share = name.removeprefix("best ").split(maxsplit=1)[1] in run.plan.task.shares
-        lines.append(f"{name}: {scores[name]:.2%}" if share else f"{name}: {scores[name]:.4g}")
-    return tuple(lines)
+        return tuple(f"{name.replace('val score', 'validation loss')}: {-scores[name]:.4f}" for name in own)
+    tested = {name[5:]: scores[name] for name in scores if name.startswith("test ") and name[5:] not in QUIET}
+    known, sign = _selecting(tested, scores.get("test score"))
+    named = {name.replace("val score", f"validation {known}"): (known, sign * scores[name]) for name in own}
+    named |= {f"test {name}": (name, value) for name, value in tested.items()}
+    shares = run.plan.task.shares
+    return tuple(f"{title}: {value:{'.2%' if name in shares else '.4g'}}" for title, (name, value) in named.items())
+
+
+def _selecting(tested: Mapping[str, float], score: float | None) -> tuple[str, int]:
+    """By which name the score that selects is known, and its sign there: of a distance, less is better."""
+    found = ((name, sign) for name, value in tested.items() for sign in (1, -1) if sign * value == score)
+    return next(found, ("score", 1))
 
 
 def tested(run: Run, view: ProgressView) -> dict[str, float]:

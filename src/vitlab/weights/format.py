@@ -37,10 +37,11 @@ class Location:
     tensors: TensorFile
     settings: Mapping[str, Any] | None
     folder: Path
+    name: str = ""  # by which it was asked for, where that says more than its path
 
     @property
     def where(self) -> str:
-        return str(self.tensors.path)
+        return self.name or str(self.tensors.path)
 
 
 @dataclass(frozen=True)

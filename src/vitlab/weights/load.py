@@ -145,7 +145,7 @@ def locate(source: str | Path) -> Location:
     if text.startswith(hub.PREFIX):
         return _folder(hub.download(text))
     if (packaged := box.folder_of(text)) is not None:
-        return _folder(packaged)
+        return dataclasses.replace(_folder(packaged), name=text)
     path = Path(source)
     if path.is_dir():
         return _folder(path)

@@ -27,6 +27,8 @@ def replaces_positions(old: Any, new: Any) -> bool:
 def new_head(old: Any, new: Any) -> str:
     """What `replaces_head` does, in a sentence."""
     what = f"a fresh {'dense ' if _head(new) == 'patches' else ''}one for {new.num_classes}"
+    if not old.num_classes:
+        return f"It had no head, and got {what} classes."
     return f"Head for {old.num_classes} classes replaced by {what if new.num_classes else 'none'}."
 
 

@@ -5,6 +5,7 @@ from typing import Any
 import pytest
 
 from vitlab.core.config import from_dict
+from vitlab.data.augmentation import Augmentation
 from vitlab.models.bit import BiTConfig
 from vitlab.models.create import change, empty_model, family_of
 from vitlab.models.timm.build import TimmConfig
@@ -94,7 +95,20 @@ def test_small_vits_have_a_recipe_of_their_own() -> None:
     assert large.optimizer.lr == pytest.approx(SMALL.lr * (SMALL.batch_size / 32) ** 0.5)
 
 
-@pytest.mark.parametrize("name", ["vit-digits", "vit-ti16-224", "vit-b16-224", "bit-r50x1"])
+def test_coarse_pictures_are_cropped_less_and_narrow_models_learn_faster() -> None:
+    """As a small crop of 8 x 8 pixels holds nothing, and weights of a narrow model have to move farther."""
+    digits, photos = config_of("vit-digits"), change(config_of("vit-ti16-224"), {"image_size": (64, 64)}, where="test")
+    recipe, usual = recipe_of(digits), recipe_of(photos)
+    assert recipe.optimizer.name == usual.optimizer.name == "adamw"
+    assert recipe.augmentation.crop_area == (0.6, 1.0)
+    assert usual.augmentation.crop_area == Augmentation().crop_area
+    assert recipe.optimizer.lr == pytest.approx(usual.optimizer.lr * 256 / digits.width)
+    assert recipe_of(digits, lr=0.1).optimizer.lr == 0.1
+    wide = change(config_of("vit-b16-224"), {"image_size": (64, 64)}, where="test")
+    assert recipe_of(wide).optimizer.name == "sgd"
+
+
+@pytest.mark.parametrize("name", ["vit-ti16-224", "vit-b16-224", "bit-r50x1"])
 def test_others_keep_the_papers(name: str) -> None:
     assert recipe_of(config_of(name)).optimizer.name == "sgd"
     assert recipe_of(config_of(name), epochs=3.0, batch_size=24).schedule.total == "30 steps"

@@ -1,8 +1,10 @@
+import re
 from pathlib import Path
 
 import pytest
 
 from shown import HOSTILE, shown
+from vitlab.cli import main
 from vitlab.training.finish import RunOutcome
 
 
@@ -10,17 +12,20 @@ def test_a_run_says_how_it_ended_and_where_things_are(tmp_path: Path, monkeypatc
     monkeypatch.chdir(tmp_path)
     folder = Path("runs", "mine")
     outcome = RunOutcome(
-        folder, "done", 0, 120, {"test accuracy": 0.91}, ("best val score: 93.00%", "test accuracy: 91.00%")
+        folder, "done", 0, 120, {"test accuracy": 0.91}, ("best validation accuracy: 93.00%", "test accuracy: 91.00%")
     )
     assert shown(outcome).links == []
     (folder / "model").mkdir(parents=True)
     (folder / "report.html").write_text("")
     page = shown(outcome)
     assert page.links == ["runs/mine/report.html"]
-    assert page.rows == [["best val score", "93.00%"], ["test accuracy", "91.00%"]]
+    assert page.rows == [["best validation accuracy", "93.00%"], ["test accuracy", "91.00%"]]
     assert "Done after 120 steps." in page.text
     assert "vitlab.load('runs/mine/model')" in page.text
-    assert repr(outcome) == "<Run runs/mine: Done after 120 steps. best val score: 93.00%, test accuracy: 91.00%>"
+    assert (
+        repr(outcome)
+        == "<Run runs/mine: Done after 120 steps. best validation accuracy: 93.00%, test accuracy: 91.00%>"
+    )
 
 
 @pytest.mark.parametrize(
@@ -33,3 +38,13 @@ def test_runs_that_ended_otherwise_and_names_that_are_markup(reason: str, words:
     assert words in page.text
     assert ["", "a line without a value"] in page.rows
     assert "\x1b" not in repr(outcome)
+
+
+def test_what_is_done_with_a_generator_is_said(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    arguments = ["--schedule.total", "2 steps", "--data.workers", "0", "--task.features", "pixels", "--device", "cpu"]
+    assert main(["train", "transgan-digits", *arguments, "--out", str(tmp_path / "run")]) == 0
+    said = capsys.readouterr().out
+    assert f"use it: vitlab sample {tmp_path / 'run'} samples" in said
+    (best,) = [line for line in said.splitlines() if "validation" in line]
+    assert re.fullmatch(r"  best validation Frechet distance of 8 x 8 pixels: [0-9.]+", best)
+    assert "score" not in said

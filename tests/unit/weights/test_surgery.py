@@ -164,6 +164,12 @@ def test_a_new_head_is_zero_and_the_representation_layer_goes(tmp_path: Path, nu
     assert_same(model, reference.logits(bare, IMAGES, reference.VIT_JAX))
 
 
+def test_a_model_without_a_head_gets_one(tmp_path: Path) -> None:
+    save(random_model(num_classes=0), tmp_path / "headless")
+    found = load(tmp_path / "headless", num_classes=3).load_report.adapted
+    assert found == ["It had no head, and got a fresh one for 3 classes."]
+
+
 def test_the_representation_layer_stays_where_it_is_wanted(tmp_path: Path) -> None:
     weights = save_small(tmp_path / "a.npz", representation=24)
     features = {name: value for name, value in weights.items() if not name.startswith("head/")}

@@ -19,7 +19,7 @@ def read(_: Path) -> DataSet:
     values, labels = load_digits(return_X_y=True)
     pictures = np.rint(np.asarray(values).reshape(-1, 8, 8) * (255 / 16)).astype(np.uint8)
     parts = {"train": (Pixels(pictures, "scikit-learn's digits"), np.asarray(labels, np.int64))}
-    return hold_out(make("digits", tuple("0123456789"), parts), TEST, into="test")
+    return hold_out(make("digits", tuple("0123456789"), parts, changes_labels=("flip",)), TEST, into="test")
 
 
 SOURCE = Published(

@@ -10,7 +10,7 @@ from typing import Protocol, Self, cast, final
 import numpy as np
 
 from vitlab.core.errors import DataError
-from vitlab.data.contract import UNLABELLED, Array, DataSet, Images, Masks, Split, Target, ValueKind, Values
+from vitlab.data.contract import UNLABELLED, Array, Change, DataSet, Images, Masks, Split, Target, ValueKind, Values
 
 SPLITS = ("train", "val", "test")
 SPLIT_WORDS = {
@@ -96,6 +96,7 @@ def make(
     kind: ValueKind = "class",
     masks: Mapping[str, Masks] | None = None,
     notes: Iterable[str] = (),
+    changes_labels: tuple[Change, ...] = (),
 ) -> DataSet:
     """A data set of images and labels, masks, both or neither, with its fingerprint; empty parts are left out.
 
@@ -117,7 +118,7 @@ def make(
             if labels is None:  # labelled sets had their fingerprints before they had masks
                 digest.add("mask", *masks[split].classes, _mark(masks[split].images))
         splits[split] = Split(images, targets)
-    return DataSet(name, tuple(classes), splits, digest.text(), tuple(notes))
+    return DataSet(name, tuple(classes), splits, digest.text(), tuple(notes), changes_labels=changes_labels)
 
 
 def _mark(images: Images) -> str:

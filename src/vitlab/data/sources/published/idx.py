@@ -70,7 +70,7 @@ def _read(path: Path, name: str, classes: tuple[str, ...]) -> DataSet:
         if numbers.max(initial=0) >= len(classes):
             raise DataError(f"{labels} is damaged: the label {numbers.max()} is none of 0 to {len(classes) - 1}.")
         parts[split] = pictures, numbers
-    return make(name, classes, parts, notes=notes)
+    return make(name, classes, parts, notes=notes, changes_labels=("flip",) if name == "mnist" else ())
 
 
 def _find(path: Path, prefix: str, what: str, dimensions: int) -> Path | None:

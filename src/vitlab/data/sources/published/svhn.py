@@ -36,7 +36,7 @@ def read(path: Path) -> DataSet:
         parts[split] = Pixels(np.ascontiguousarray(pictures.transpose(3, 0, 1, 2)), str(file)), labels % 10
     if (path / EXTRA).is_file():
         notes.append(f"{EXTRA} is not used.")
-    return make("svhn", tuple("0123456789"), parts, notes=notes)
+    return make("svhn", tuple("0123456789"), parts, notes=notes, changes_labels=("flip",))
 
 
 SOURCE = Published(

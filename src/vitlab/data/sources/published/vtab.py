@@ -11,7 +11,7 @@ from typing import Literal, TypeAlias
 import numpy as np
 
 from vitlab.core.errors import DataError
-from vitlab.data.contract import Array, DataSet
+from vitlab.data.contract import Array, Change, DataSet
 from vitlab.data.sources.files import Files, Listing, list_folders, measure
 from vitlab.data.sources.labels import read_lines
 from vitlab.data.sources.source import Source, make
@@ -35,7 +35,7 @@ class VtabTask:
     flips: bool = True
 
     @property
-    def changes_labels(self) -> tuple[Literal["crop", "flip"], ...]:
+    def changes_labels(self) -> tuple[Change, ...]:
         return (*(() if self.crops else ("crop",)), *(() if self.flips else ("flip",)))
 
 
@@ -138,10 +138,10 @@ def read(path: Path) -> DataSet:
         words = " or ".join({"crop": "cropped", "flip": "mirrored"}[change] for change in task.changes_labels)
         notes.append(f"An image that is {words} has another label: training leaves that out.")
     name = path.resolve().name if task is None else task.name
-    made = make(name, [str(i) for i in range(num_classes)], parts, notes=[*notes, *everything.notes()])
     changing = () if task is None else task.changes_labels
-    # a thousand images need not show all 397 classes of Sun397
-    return dataclasses.replace(made, fixed_classes=True, changes_labels=changing)
+    names, notes = [str(i) for i in range(num_classes)], [*notes, *everything.notes()]
+    made = make(name, names, parts, notes=notes, changes_labels=changing)
+    return dataclasses.replace(made, fixed_classes=True)  # a thousand images need not show all 397 classes of Sun397
 
 
 def _is_task(path: Path) -> bool:
