@@ -8,6 +8,7 @@ import re
 import shutil
 import tempfile
 from collections.abc import Iterable, Iterator
+from difflib import SequenceMatcher
 from pathlib import Path
 
 from vitlab.core.errors import Error, near_names
@@ -119,7 +120,8 @@ def near_paths(path: Path) -> list[str]:
     except (OSError, ValueError):
         return []
     stems = near_names(Path(parts[0]).stem, (item.stem for item in there))  # an ending alone makes no two names alike
-    close = [item for stem in stems for item in there if item.stem == stem][:3]
+    close = [item for stem in stems for item in there if item.stem == stem]
+    close = sorted(close, key=lambda item: -SequenceMatcher(None, parts[0].lower(), item.name.lower()).ratio())[:3]
     whole = [found.joinpath(*parts[1:]) for found in close]
     return [str(found) for found in whole if found.exists()] or [str(found) for found in close]
 

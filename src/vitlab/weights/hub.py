@@ -1,14 +1,10 @@
 """Checkpoints of the Hugging Face hub, through its own client, cache and offline mode."""
 
-import contextlib
 import sys
-import threading
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from huggingface_hub import constants, get_session, snapshot_download
-from huggingface_hub.constants import is_offline_mode
+from huggingface_hub import snapshot_download
 from huggingface_hub.errors import (
     GatedRepoError,
     HfHubHTTPError,
@@ -21,10 +17,10 @@ from huggingface_hub.utils import tqdm
 
 from vitlab.core.checksums import NAME as CHECKSUMS
 from vitlab.core.errors import CheckpointError
+from vitlab.core.hub import answering
 from vitlab.weights import sources
 
 PREFIX = sources.HUB
-PATIENCE = 2.0  # seconds in which the hub has to answer anything at all
 
 # What `load` reads of a repository: settings, and the first kind of weights that is there; never two kinds.
 SETTINGS = (
@@ -52,38 +48,6 @@ def download(source: str, *, named: str | None = None) -> Path:
                 f"{asked} is not, or not whole, in the local cache, and the hub cannot be reached"
                 f" ({silent or _cause(error)}).{sources.at_hand()}"
             ) from error
-
-
-@contextlib.contextmanager
-def answering() -> Iterator[str]:
-    """Why the hub cannot be asked, or an empty text; where it does not answer, its client only looks into the cache.
-
-    By itself the client would try again for half a minute, with a line on standard error each time.
-    """
-    if is_offline_mode():
-        yield "HF_HUB_OFFLINE is set"
-    elif _answers():
-        yield ""
-    else:
-        constants.HF_HUB_OFFLINE = True
-        try:
-            yield f"{constants.ENDPOINT} does not answer"
-        finally:
-            constants.HF_HUB_OFFLINE = False
-
-
-def _answers() -> bool:
-    """Whether the hub says anything in time; asked by a thread, since looking up a name cannot be given a limit."""
-    said, done = list[int](), threading.Event()
-
-    def ask() -> None:
-        with contextlib.suppress(Exception):  # of the HTTP library, whichever it is
-            said.append(get_session().head(constants.ENDPOINT, timeout=PATIENCE, follow_redirects=False).status_code)
-        done.set()
-
-    threading.Thread(target=ask, daemon=True).start()
-    done.wait(PATIENCE)
-    return bool(said) and said[0] < 500  # what a proxy answers for a hub that it does not reach
 
 
 def _download(source: str, silent: str) -> Path:

@@ -174,3 +174,7 @@ def test_near_paths_are_there_and_exchange_the_first_wrong_part(
     monkeypatch.chdir(tmp_path)
     assert near_paths(Path("photo")) == ["photos", "photons"]
     assert near_paths(Path("a\0b")) == []
+    for name in ("photos.html", "photo.jpg"):
+        Path(name).touch()
+    assert near_paths(Path("phots"))[0] == "photos"  # whole names count, where several begin alike
+    assert near_paths(Path("phots.htm"))[0] == "photos.html"

@@ -21,6 +21,7 @@ from PIL import Image
 from safetensors.torch import save_file
 
 from box_stand_in import boxed
+from vitlab.core import hub as core_hub
 from vitlab.core.errors import CheckpointError
 from vitlab.weights import hub
 from vitlab.weights.load import load
@@ -296,7 +297,7 @@ def test_a_hub_that_cannot_be_reached_is_one_sentence_soon(
     there = cache.add("owner/there", {"config.json": b"{}", "model.safetensors": b"weights"})
     cache.add("owner/bare", {"config.json": b"{}"})
     monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)
-    monkeypatch.setattr(hub, "PATIENCE", 0.5)
+    monkeypatch.setattr(core_hub, "PATIENCE", 0.5)
     with silent(kind) as address:
         monkeypatch.setattr(constants, "ENDPOINT", address)
         assert hub.download("hf-hub:owner/there") == there

@@ -2,16 +2,21 @@
 
 import contextlib
 import importlib
+import importlib.util
 import math
+import os
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from types import ModuleType
 from typing import Any, final
 
 import numpy as np
+from huggingface_hub import constants
 
 from vitlab.core.errors import DataError, Error, ImageError, MissingDependencyError
+from vitlab.core.hub import answering
 from vitlab.core.reading import check_regular
+from vitlab.core.words import listed
 from vitlab.data.contract import Array, DataSet
 from vitlab.data.sources.labels import Labels, from_columns, from_numbers, from_texts
 from vitlab.data.sources.source import SPLIT_WORDS, Digest, Source, make, split_named
@@ -20,6 +25,8 @@ from vitlab.data.sources.wording import few
 PREFIX = "hf-datasets:"
 LABEL_COLUMNS = ("label", "labels", "fine_label", "class", "category", "target")
 SAMPLES = 64
+PACKAGE = "datasets"
+LOCAL = ("arrow", "csv", "generator", "imagefolder", "json", "parquet", "text", "webdataset")  # made of local files
 
 
 @final
@@ -92,10 +99,36 @@ def read_hub(name: str) -> DataSet:
     repository, _, revision = rest.partition("@")
     if not repository.strip():
         raise DataError(f"'{name}' names no data set: write it as {PREFIX}owner/name.")
-    package = _package(name)
-    with _explained(f"{name} cannot be had from the hub or its local cache"):
-        loaded = package.load_dataset(repository, configuration or None, revision=revision or None)
-        return _understand(loaded, repository.rpartition("/")[2], name)
+    if importlib.util.find_spec(PACKAGE) is None:
+        _package(name)
+    with answering() as silent:
+        if silent and repository not in cached():  # said at once: importing the package takes seconds
+            raise DataError(
+                f"{name} is not in the local cache, and the hub cannot be reached ({silent}). Here there are"
+                f" {listed(['digits', *(PREFIX + found for found in cached())])}, and any folder of images."
+            )
+        with _explained(f"{name} cannot be had from the hub or its local cache"), _offline(silent) as package:
+            loaded = package.load_dataset(repository, configuration or None, revision=revision or None)
+            return _understand(loaded, repository.rpartition("/")[2], name)
+
+
+def cached() -> list[str]:
+    """The data sets of the hub that are in the package's own cache, as owner/name."""
+    folder = Path(os.environ.get("HF_DATASETS_CACHE") or Path(constants.HF_HOME, "datasets"))
+    made = sorted({info.relative_to(folder).parts[0] for info in folder.glob("*/*/*/*/dataset_info.json")})
+    return [name.replace("___", "/") for name in made if name not in LOCAL]
+
+
+@contextlib.contextmanager
+def _offline(silent: str) -> Iterator[ModuleType]:
+    """The package, which keeps by itself whether it asks the hub."""
+    package = _package(PREFIX)
+    before = package.config.HF_HUB_OFFLINE
+    package.config.HF_HUB_OFFLINE = bool(silent)
+    try:
+        yield package
+    finally:
+        package.config.HF_HUB_OFFLINE = before
 
 
 @contextlib.contextmanager
@@ -111,7 +144,7 @@ def _explained(what: str) -> Iterator[None]:
 
 def _package(what: str) -> ModuleType:
     try:
-        return importlib.import_module("datasets")
+        return importlib.import_module(PACKAGE)
     except ModuleNotFoundError as error:
         raise MissingDependencyError(f"{what} needs the package datasets: pip install 'vitlab[hub]'.") from error
 

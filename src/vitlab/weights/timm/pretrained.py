@@ -9,12 +9,13 @@ import torch
 
 from vitlab.core.config import from_dict
 from vitlab.core.errors import CheckpointError, Error
+from vitlab.core.hub import answering
 from vitlab.core.imagenet import imagenet_labels
 from vitlab.models.create import change
 from vitlab.models.timm.adapter import TimmModel
 from vitlab.models.timm.build import TimmConfig, first_line
 from vitlab.models.zoo.timm_rows import timm_row
-from vitlab.weights import hub, sources
+from vitlab.weights import sources
 from vitlab.weights.mapping import LoadReport
 from vitlab.weights.surgery import new_head, replaces_head
 
@@ -23,7 +24,7 @@ IMAGENET = 1000  # classes
 
 def load_timm(source: str, changes: Mapping[str, Any]) -> TimmModel:
     """The model of that name with timm's weights; timm itself resizes positions and leaves out another head."""
-    with hub.answering() as silent:
+    with answering() as silent:
         if silent and not _kept():  # said at once: importing timm takes seconds
             raise _cannot_fetch(source, silent)
         published = from_dict(TimmConfig, timm_row(source).config, where=source)

@@ -1,15 +1,19 @@
 """Hugging Face datasets on disk."""
 
 import io
+import json
 import pickle
+import socket
 import sys
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from huggingface_hub import constants
 from PIL import Image
 
+from vitlab.core import hub
 from vitlab.core.errors import DataError, ImageError, MissingDependencyError
 from vitlab.data.open import open_data
 
@@ -174,8 +178,45 @@ def test_bad_sets(tmp_path: Path, package: Any) -> None:
     (tmp_path / "c.parquet").write_bytes(b"PAR1 not really")
     with pytest.raises(DataError, match=r"c.parquet cannot be read as a Hugging Face dataset"):
         open_data(tmp_path / "c.parquet")
-    with pytest.raises(DataError, match=r"hf-datasets:nobody/nothing cannot be had from the hub or its local cache"):
-        open_data("hf-datasets:nobody/nothing")
+
+
+def test_without_a_network_what_is_cached_is_read_and_the_rest_refused_at_once(
+    tmp_path: Path, package: Any, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """The client by itself would try again for half a minute, with a line each time."""
+    cache = tmp_path / "cache"
+    monkeypatch.setenv("HF_DATASETS_CACHE", str(cache))
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)
+    monkeypatch.setattr(package.config, "HF_HUB_OFFLINE", False)
+    monkeypatch.setattr(hub, "PATIENCE", 0.5)
+    with socket.socket() as closed:  # a port at which nobody answers
+        closed.bind(("127.0.0.1", 0))
+        address = f"http://127.0.0.1:{closed.getsockname()[1]}"
+        monkeypatch.setattr(constants, "ENDPOINT", address)
+        with pytest.raises(DataError) as caught:
+            open_data("hf-datasets:owner/name")
+        table(package, 6).to_parquet(str(tmp_path / "train.parquet"))
+        package.load_dataset("parquet", data_files=str(tmp_path / "train.parquet"))
+        _as_of_the_hub(cache, "owner", "name")
+        assert open_data("hf-datasets:owner/name", val_fraction=0).classes == ("c", "a", "b")
+        with pytest.raises(DataError, match="Here there are digits and hf-datasets:owner/name, and any folder"):
+            open_data("hf-datasets:owner/other")
+    assert str(caught.value) == (
+        f"hf-datasets:owner/name is not in the local cache, and the hub cannot be reached ({address} does not answer)."
+        " Here there are digits, and any folder of images."
+    )
+    assert "Retrying" not in capfd.readouterr().err
+    assert (constants.HF_HUB_OFFLINE, package.config.HF_HUB_OFFLINE) == (False, False)
+
+
+def _as_of_the_hub(cache: Path, owner: str, name: str) -> None:
+    """What was made of a local parquet file, under the names that a set of the hub has in the cache."""
+    made = (cache / "parquet").rename(cache / f"{owner}___{name}")
+    (chosen,) = made.iterdir()
+    chosen = chosen.rename(made / "default")
+    (info,) = chosen.glob("*/*/dataset_info.json")
+    info.write_text(json.dumps(json.loads(info.read_text()) | {"config_name": "default", "dataset_name": name}))
+    (info.parent / "parquet-train.arrow").rename(info.parent / f"{name}-train.arrow")
 
 
 def test_without_the_package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
