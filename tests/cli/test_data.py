@@ -74,6 +74,8 @@ def test_labels_and_outliers_by_a_models_features(tmp_path: Path, capsys: pytest
     command = ["data", str(tmp_path / "photos"), "--model", str(tmp_path / "model"), "--csv", str(tmp_path / "all.csv")]
     assert main([*command, "--page", str(tmp_path / "data.html")]) == 0
     lines = capsys.readouterr().out.splitlines()
+    written = [f"as a page with thumbnails: {tmp_path / 'data.html'}", f"as a table: {tmp_path / 'all.csv'}"]
+    assert lines[-2:] == written
     [said] = [line for line in lines if line.startswith("labels: ")]
     assert f"by the features of {tmp_path / 'model'}" in said
     with (tmp_path / "all.csv").open(newline="", encoding="utf-8") as file:

@@ -49,7 +49,8 @@ def test_answers_that_would_be_too_long() -> None:
         assert error_code(live.post("/v1/tokens", files=[("i", PNG)] * 2)) == "impossible"
     with serving(small_model(), Limits(attention_values=24 * 24 - 1)) as live:
         assert error_code(live.post("/v1/tokens", PNG)) == "impossible"
-        assert live.get("/v1/learned").json()["positions"] is None
+        learned = live.get("/v1/learned").json()
+        assert (learned["positions"], learned["nearness"]) == (None, None)
 
 
 def test_what_was_learned(live: Live) -> None:
@@ -62,6 +63,12 @@ def test_what_was_learned(live: Live) -> None:
     unit = places / np.linalg.norm(places, axis=1, keepdims=True)
     assert said["grid"] == [6, 4]
     np.testing.assert_allclose(said["positions"], unit @ unit.T, atol=1e-4)
+    where = np.mgrid[:6, :4].reshape(2, -1).T
+    above = np.triu_indices(24, 1)
+    far = np.linalg.norm(where[:, None] - where[None], axis=-1)[above]
+    correlation = np.corrcoef((unit @ unit.T)[above], -far)[0, 1]
+    assert said["nearness"] == {"correlation": pytest.approx(correlation, abs=1e-3), "clear": False}  # random weights
+    assert said["filters"]["smooth"] < 4
     found = PCA().fit(model.projection.weight.double().detach().numpy())
     count = min(28, 16)
     np.testing.assert_allclose(said["filters"]["explained"], found.explained_variance_ratio_[:count], atol=1e-4)

@@ -161,6 +161,12 @@ def test_pointing_at_a_position_lights_up_its_neighbours(page: Page, live: Live)
         assert {step: page.chosen(step) for step in STEPS} == dict.fromkeys(STEPS, place)
 
 
+def test_what_a_model_has_not_learned_is_said_below_its_figures(page: Page) -> None:
+    """The service's model has random weights: its filters are noise, and near positions no more alike than far ones."""
+    assert "hardly more alike than far ones" in page.find("#position .note").text
+    assert "of them are smooth; the others look more like noise." in page.find("#embed .note").text
+
+
 def test_arrow_keys_move_the_patch_whose_attention_is_shown(page: Page, live: Live) -> None:
     start = page.chosen("attention")
     row, column = divmod(start, COLUMNS)

@@ -19,11 +19,11 @@ if TYPE_CHECKING:
 
 DESCRIPTION = """What a data set holds, as training reads and divides it, and what is wrong with it.
 
-Copies are pictures of the same bytes, or that look the same when made small; by a model's features cropped and mirrored
-ones are found too. A copy in another part is a leak: what is measured there was learned by heart. Copies with different
-labels have a wrong one. Labels are likely wrong where a classifier on the features that did not see the image is
-confident of another class; outliers are the hundredth that is farthest from
-all others. Exit status 1: some images cannot be read.
+Copies have the same bytes, or look the same as small thumbnails; cropped and mirrored ones are found by a model's
+features. A copy in another part is a leak: the score there is too high, since the model has learned from that picture.
+Of copies with different labels one label is wrong. A label is likely wrong where a classifier on the features, which
+did not see the image, is confident of another class. Outliers are the 1% of the images that are farthest from all
+others. Exit status 1: some images cannot be read.
 
 Examples:
   vitlab data photos/
@@ -91,8 +91,9 @@ def main(arguments: Sequence[str]) -> int:
     else:
         for line in [*found.description.lines(), *_lines(found)]:
             print(one_line(line))
-        if given.page is not None:
-            print(one_line(f"with thumbnails: {given.page}"))
+        for title, path in (("as a page with thumbnails", given.page), ("as a table", given.csv)):
+            if path is not None:
+                print(one_line(f"{title}: {path}"))
     return int(bool(found.description.unreadable))
 
 
@@ -140,8 +141,8 @@ def _lines(found: "Examination") -> list[str]:
     if found.labels is not None:
         labels = found.labels
         lines.append(
-            f"labels: {len(labels.suspects):,} of {labels.judged:,} are likely wrong, by the features of {found.model},"
-            f" which agree with {labels.agreement:.1%}"
+            f"labels: {len(labels.suspects):,} of {labels.judged:,} {'is' if len(labels.suspects) == 1 else 'are'}"
+            f" likely wrong, by the features of {found.model}, which agree with {labels.agreement:.1%}"
         )
         lines += _first(
             [

@@ -29,7 +29,7 @@ JPEGS = ("JPEG", "MPO")  # as Pillow names them; an MPO begins with one
 # EPS and IPTC can start Ghostscript; the others are names without a decoder.
 UNSAFE = frozenset({"EPS", "IPTC", "BUFR", "GRIB", "HDF5", "MPEG", "WMF"})
 HEIC = frozenset({".heic", ".heif", ".hif"})  # phones' photos, which Pillow reads with pi-heif
-HEIC_NEEDS = "pip install 'vitlab[heic]' reads HEIC"
+HEIC_NEEDS = "pip install 'vitlab[heic]'"
 
 logging.getLogger("PIL").addHandler(logging.NullHandler())  # else Python prints its log where nobody set one up
 
@@ -300,7 +300,7 @@ def _looks_like(file: IO[bytes]) -> str:
     file.seek(0)
     head = file.read(256)
     if head[4:8] == b"ftyp" and head[8:12] in (b"heic", b"heix", b"hevc", b"mif1", b"msf1") and not reads_heic():
-        return f": it is HEIC, so save it as JPEG first, or {HEIC_NEEDS}"
+        return f": it is HEIC; to read that, {HEIC_NEEDS}, or save it as JPEG"
     if b"<svg" in head.lower() or head.lstrip().startswith(b"<?xml"):
         return ": it looks like SVG, so draw it as PNG first"
     if head.startswith(b"%!PS"):

@@ -24,16 +24,16 @@ class Unreadable:
 
 @dataclass(frozen=True)
 class PictureSizes:
-    """Width and height in pixels of the smallest picture, the one in the middle and the largest, by their areas."""
+    """Width and height in pixels of the smallest, the median and the largest picture, by their areas."""
 
     smallest: tuple[int, int]
     median: tuple[int, int]
     largest: tuple[int, int]
 
     def words(self) -> str:
-        """'500 x 375 pixels in the middle, from 96 x 96 to 4032 x 3024'."""
+        """'median 500 x 375 pixels, from 96 x 96 to 4032 x 3024'."""
         low, mid, high = (f"{width:,} x {height:,}" for width, height in (self.smallest, self.median, self.largest))
-        return f"all of {mid} pixels" if low == mid == high else f"{mid} pixels in the middle, from {low} to {high}"
+        return f"all of {mid} pixels" if low == mid == high else f"median {mid} pixels, from {low} to {high}"
 
 
 @dataclass(frozen=True)

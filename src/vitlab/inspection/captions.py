@@ -5,6 +5,7 @@ from collections.abc import Mapping
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from vitlab.inspection.filters import Components, smoothness
 from vitlab.inspection.kinds import Kinds
@@ -29,23 +30,33 @@ PRESENT = 0.02  # of a picture's patches, from which a kind is in it
 TOGETHER = 0.4  # correlation of patches beside each other, below which a map is scattered; fresh models have 0.1 to 0.3
 
 
+def num_smooth(filters: Components) -> int | None:
+    """How many of the filters are smooth; None where patches are too small to tell."""
+    which = _smooth(filters)
+    return None if which is None else int(which.sum())
+
+
+def _smooth(filters: Components) -> Tensor | None:
+    values = smoothness(filters.pictures) if min(filters.pictures.shape[-2:]) >= LARGE_PATCH else None
+    return None if values is None else values >= SMOOTH
+
+
 def filters_caption(filters: Components) -> str:
     """Of the principal components of the patch projection."""
-    explained, smooth = filters.explained, smoothness(filters.pictures)
+    explained, which = filters.explained, _smooth(filters)
     height, width = filters.pictures.shape[-2:]
     text = (
-        f"The {len(explained)} strongest patterns that the model compares every patch with"
-        f" ({float(explained.sum()):.0%} of what its first step tells apart)."
+        f"The {len(explained)} strongest patterns that the model compares every patch with: the principal components of"
+        f" its filters, with {float(explained.sum()):.0%} of their variance."
     )
-    if smooth is None or min(height, width) < LARGE_PATCH:
+    if which is None:
         return f"{text} A patch of {width} x {height} pixels is too small to show colours, edges or stripes."
-    which = smooth >= SMOOTH
     count = int(which.sum())
     if float(explained[which].sum()) < MOSTLY * float(explained.sum()):
         number = "none" if not count else f"only {count}"
         return f"{text} Here {number} of them differ from noise: this model has learned little of what pictures hold."
-    number = "all" if count == len(smooth) else f"{count}"
-    others = "" if count == len(smooth) else "; the others look more like noise"
+    number = "all" if count == len(which) else f"{count}"
+    others = "" if count == len(which) else "; the others look more like noise"
     return f"{text} Here {number} of them are smooth, as in trained models: colours, edges, stripes{others}."
 
 

@@ -105,7 +105,7 @@ def _kinds_of_copies(found: Examination) -> list[tuple[str, str, Sequence[Pair],
             "Copies in two parts: leaks",
             "leaks",
             found.leaks,
-            "What is measured on a picture that was learned by heart flatters. Leave one of each pair out.",
+            "A score on a picture that the model has learned from is too high. Leave one of each pair out.",
         ),
         ("Copies with two labels", "two-labels", wrong, "One label of each pair at least is wrong."),
         ("Other copies", "copies", rest, "They count twice, and do no other harm."),
@@ -129,8 +129,8 @@ def _copies(pairs: Sequence[Pair], words: str, dataset: DataSet) -> list[Html]:
 
 def _outliers(found: Examination, dataset: DataSet) -> list[Html]:
     words = (
-        f"The hundredth of the pictures whose features are farthest from those of their {NEIGHBOURS} nearest, compared"
-        " with the picture in the middle. Some may not belong here, some are rare and precious."
+        f"The 1% of the pictures whose features are farthest from those of their {NEIGHBOURS} nearest, compared with"
+        " the median picture. Some may not belong here, some are rare and precious."
     )
     cards: list[Figure] = []
     for each in found.outliers[:MOST_SHOWN]:

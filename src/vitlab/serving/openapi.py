@@ -236,9 +236,17 @@ def _schemas(engine: Engine, limits: Limits) -> dict[str, Any]:
         "Learned": _object(
             grid=grid,
             filters={
-                "anyOf": [_object(pictures=_list(_list(_list(_list(share)))), explained=_list(share)), {"type": "null"}]
+                "anyOf": [
+                    _object(
+                        pictures=_list(_list(_list(_list(share)))),
+                        explained=_list(share),
+                        smooth={"anyOf": [whole, {"type": "null"}]},
+                    ),
+                    {"type": "null"},
+                ]
             },
             positions={"anyOf": [cosines, {"type": "null"}]},
+            nearness={"anyOf": [_object(correlation={"type": "number"}, clear={"type": "boolean"}), {"type": "null"}]},
         ),
         "Model": _object(
             name=text,

@@ -5,8 +5,9 @@ from typing import Any
 
 import torch
 
+from vitlab.inspection.captions import NEAR, num_smooth
 from vitlab.inspection.filters import as_pixels, filter_components
-from vitlab.inspection.positions import position_similarity
+from vitlab.inspection.positions import nearness, position_similarity
 from vitlab.models.contract import Model
 from vitlab.serving.limits import Limits
 
@@ -26,12 +27,17 @@ def describe_embedding(model: Model, grid: tuple[int, int], limits: Limits) -> d
             shown = {
                 "pictures": pixels.numpy().round(DECIMALS).tolist(),
                 "explained": components.explained.double().cpu().numpy().round(DECIMALS).tolist(),
+                "smooth": num_smooth(components),
             }
         similar: list[Any] | None = None
+        near: float | None = None
         if positions is not None and len(positions) == places and places**2 <= limits.attention_values:
-            similarity = position_similarity(positions, grid).reshape(places, places).clamp(-1, 1)
+            similarity = position_similarity(positions, grid)
+            near = nearness(similarity)
+            similarity = similarity.reshape(places, places).clamp(-1, 1)
             similar = similarity.double().cpu().numpy().round(DECIMALS).tolist()
-    return {"grid": list(grid), "filters": shown, "positions": similar}
+    told = None if near is None else {"correlation": round(near, DECIMALS), "clear": near >= NEAR}
+    return {"grid": list(grid), "filters": shown, "positions": similar, "nearness": told}
 
 
 def patch_size(model: Model, grid: tuple[int, int]) -> tuple[int, int] | None:

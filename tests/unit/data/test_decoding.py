@@ -391,7 +391,9 @@ def test_phones_photos_are_read(tmp_path: Path) -> None:
 def test_without_its_decoder_heic_is_named(tmp_path: Path) -> None:
     (tmp_path / "photo.heic").write_bytes(base64.b64decode(HEIC_PHOTO))
     [found] = find_images(tmp_path)
-    with pytest.raises(ImageError, match=r"it is HEIC, so save it as JPEG first, or pip install 'vitlab\[heic\]'"):
+    with pytest.raises(
+        ImageError, match=r"it is HEIC; to read that, pip install 'vitlab\[heic\]', or save it as JPEG\.$"
+    ):
         read_image(found)
 
 

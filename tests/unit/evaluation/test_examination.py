@@ -68,7 +68,7 @@ def test_unreadable_files_and_sizes_are_told(found: Examination) -> None:
     assert [Path(item.where).name for item in found.description.unreadable] == ["broken.png"]
     assert found.description.pictures is not None
     assert (found.description.pictures.median, found.description.pictures.largest) == ((8, 8), (200, 200))
-    assert "pictures: 8 x 8 pixels in the middle, from 8 x 8 to 200 x 200" in found.description.lines()
+    assert "pictures: median 8 x 8 pixels, from 8 x 8 to 200 x 200" in found.description.lines()
 
 
 def test_features_of_some_are_enough_and_said(folder: Path) -> None:

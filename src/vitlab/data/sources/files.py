@@ -103,7 +103,7 @@ class Listing:
             notes.append(f"{len(self.others):,} {what} left out: {few(self.others)}.")
         if self.heic:
             what = "picture is HEIC and was" if len(self.heic) == 1 else "pictures are HEIC and were"
-            notes.append(f"{len(self.heic):,} {what} left out ({few(self.heic)}): {HEIC_NEEDS}.")
+            notes.append(f"{len(self.heic):,} {what} left out ({few(self.heic)}): to read them, {HEIC_NEEDS}.")
         if self.dangling:
             what = "link that leads nowhere was" if len(self.dangling) == 1 else "links that lead nowhere were"
             notes.append(f"{len(self.dangling):,} {what} left out: {few(self.dangling)}.")

@@ -52,15 +52,20 @@ export const WORDS = {
     "embed.patch": "the patch",
     "embed.rebuilt": "rebuilt from these {count}",
     "embed.note": "{place}: component {number} answers most. These {count} together hold {share} of what the projection tells apart.",
+    "embed.smooth": "{smooth} of them are smooth; the others look more like noise.",
+    "embed.all": "All of them are smooth.",
+    "embed.small": "Patches are too small here to show colours or edges.",
     "embed.plain": "These {count} components hold {share} of what the first filters tell apart.",
     "embed.convolution": "This model starts with a convolution instead of a projection of patches. These are the principal components of its first filters.",
     "embed.absent": "The first filters of this model cannot be shown as pictures.",
     "position.short": "Positions",
     "position.title": "Say where each patch was",
-    "position.text": "The sequence alone does not say what was beside what, so a vector for its place is added to every patch. Bright places have a vector like that of the chosen one: after training they are its neighbours, often its row and its column.",
+    "position.text": "The sequence alone does not say what was beside what, so a vector for its place is added to every patch. Bright places have a vector like that of the chosen one: in a model that has learned where patches lie, its neighbours, often its row and its column.",
     "position.equation": "equation 1",
     "position.grid": "Similarity of the chosen position with every other",
     "position.note": "{place}. Most alike: {first} ({value}).",
+    "position.near": "Over all places, near ones are more alike than far ones (correlation {value}).",
+    "position.scattered": "Over all places, near ones are hardly more alike than far ones (correlation {value}): this model has not learned where patches lie.",
     "position.alone": "{place}. There is no other position.",
     "position.absent": "This model adds no position vectors to its patches, or has too many places to compare them all.",
     "tokens.short": "Layers",
@@ -173,15 +178,20 @@ export const WORDS = {
     "embed.patch": "패치",
     "embed.rebuilt": "성분 {count}개로 복원",
     "embed.note": "{place}: {number}번 성분이 가장 강하게 반응합니다. 이 {count}개 성분은 투영이 구별하는 내용의 {share}를 담고 있습니다.",
+    "embed.smooth": "그중 {smooth}개는 부드럽고, 나머지는 잡음에 가깝습니다.",
+    "embed.all": "모두 부드럽습니다.",
+    "embed.small": "패치가 너무 작아 색이나 윤곽이 드러나지 않습니다.",
     "embed.plain": "이 {count}개 성분이 첫 필터들이 구별하는 내용의 {share}를 담고 있습니다.",
     "embed.convolution": "이 모델은 패치 투영 대신 합성곱으로 시작합니다. 아래는 첫 합성곱 필터의 주성분입니다.",
     "embed.absent": "이 모델의 첫 필터는 그림으로 나타낼 수 없습니다.",
     "position.short": "위치",
     "position.title": "어디에 있었는지 알려 주기",
-    "position.text": "순서대로 늘어놓기만 해서는 무엇이 무엇 옆에 있었는지 알 수 없습니다. 그래서 패치마다 자기 자리를 나타내는 벡터를 더합니다. 밝은 곳은 고른 자리와 벡터가 비슷한 자리입니다. 학습이 끝나면 이웃한 자리, 흔히 같은 행과 같은 열이 밝아집니다.",
+    "position.text": "순서대로 늘어놓기만 해서는 무엇이 무엇 옆에 있었는지 알 수 없습니다. 그래서 패치마다 자기 자리를 나타내는 벡터를 더합니다. 밝은 곳은 고른 자리와 벡터가 비슷한 자리입니다. 자리를 잘 배운 모델이라면 이웃한 자리, 흔히 같은 행과 같은 열이 밝습니다.",
     "position.equation": "식 1",
     "position.grid": "고른 위치와 다른 모든 위치의 유사도",
     "position.note": "{place}. 가장 비슷한 곳: {first} ({value}).",
+    "position.near": "전체로 보면 가까운 자리끼리가 먼 자리끼리보다 더 비슷합니다 (상관계수 {value}).",
+    "position.scattered": "전체로 보면 가까운 자리라고 해서 먼 자리보다 더 비슷하지 않습니다 (상관계수 {value}). 이 모델은 자리를 배우지 못했습니다.",
     "position.alone": "{place}. 다른 위치가 없습니다.",
     "position.absent": "이 모델은 패치에 위치 벡터를 더하지 않거나, 위치가 너무 많아 모두 비교할 수 없습니다.",
     "tokens.short": "층",
@@ -255,7 +265,8 @@ export function say(key, values = {}) {
 }
 
 export function number(value, digits = 0) {
-  return value.toLocaleString(state.lang, { maximumFractionDigits: digits, minimumFractionDigits: digits });
+  const shown = Number(value.toFixed(digits)) === 0 ? 0 : value; // without the sign of what rounds to zero
+  return shown.toLocaleString(state.lang, { maximumFractionDigits: digits, minimumFractionDigits: digits });
 }
 
 /** A share in per cent, with a digit where it is small. */

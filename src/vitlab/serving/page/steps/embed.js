@@ -84,6 +84,11 @@ export function embed(model, learned) {
     return strengths.map(Math.abs).indexOf(most);
   }
 
+  function smooth() {
+    if (filters.smooth === null) return say("embed.small");
+    return filters.smooth === filters.pictures.length ? say("embed.all") : say("embed.smooth", { smooth: number(filters.smooth) });
+  }
+
   return {
     show(given) {
       picture = given;
@@ -93,9 +98,9 @@ export function embed(model, learned) {
       grid?.mark(state.patch);
       if (projects && picture) {
         const strongest = answer();
-        step.note(say("embed.note", { count, share, place: grid.where(state.patch), number: strongest + 1 }));
+        step.note(`${say("embed.note", { count, share, place: grid.where(state.patch), number: strongest + 1 })} ${smooth()}`);
       } else {
-        step.note(say("embed.plain", { count, share }));
+        step.note(`${say("embed.plain", { count, share })} ${smooth()}`);
       }
     },
     name() {

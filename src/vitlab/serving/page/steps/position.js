@@ -26,7 +26,12 @@ export function position(learned, places) {
       const { low, high } = range(values.filter((_, place) => place !== state.patch));
       grid.paint(values, { low, high });
       showLegend(step.legend, low, high);
-      step.note(say("position.note", { place: grid.where(state.patch), first: grid.where(most), value: number(values[most], 2) }));
+      const told = [say("position.note", { place: grid.where(state.patch), first: grid.where(most), value: number(values[most], 2) })];
+      if (learned.nearness) {
+        const words = learned.nearness.clear ? "position.near" : "position.scattered";
+        told.push(say(words, { value: number(learned.nearness.correlation, 2) }));
+      }
+      step.note(told.join(" "));
     },
     name: () => grid.name(),
   };
