@@ -95,6 +95,20 @@ def ticks(low: float, high: float, about: int) -> tuple[float, ...]:
     return tuple(step * place for place in range(first, last + 1))
 
 
+def tick_labels(values: Sequence[float], form: Form) -> list[str]:
+    """The values as `form` has them; where two would read the same, with as many decimals as tell them apart."""
+    labels = [form(value) for value in values]
+    if len(set(labels)) == len(labels):
+        return labels
+    scale, unit = (100, "%") if labels[0].endswith("%") else (1, "")
+    exact = max(abs(value) for value in values) * scale * 1e-9
+    for decimals in range(12):
+        found = [f"{scale * value:.{decimals}f}" for value in values]
+        if all(abs(float(text) - scale * value) <= exact for text, value in zip(found, values, strict=True)):
+            return [f"{text}{unit}" for text in found]
+    return labels
+
+
 def thinned(points: Sequence[Point], most: int = MOST_POINTS) -> list[Point]:
     """At most so many points: means of equal runs of them, and the last as it is."""
     if len(points) <= most:
@@ -107,10 +121,10 @@ def thinned(points: Sequence[Point], most: int = MOST_POINTS) -> list[Point]:
 
 def _axes(across: Scale, upward: Scale, x_label: str, form: Form) -> list[Html]:
     parts: list[Html] = []
-    for value in upward.ticks:
+    for value, words in zip(upward.ticks, tick_labels(upward.ticks, form), strict=True):
         y = upward.place(value)
         parts.append(tag("line", class_="grid", x1=across.start, x2=across.end, y1=y, y2=y))
-        parts.append(tag("text", form(value), x=across.start - 6, y=y + 4, text_anchor="end"))
+        parts.append(tag("text", words, x=across.start - 6, y=y + 4, text_anchor="end"))
     for value in across.ticks:
         words = _percent(value) if across.ticks[-1] == 1 else f"{value:,.10g}"
         parts.append(tag("text", words, x=across.place(value), y=upward.start + 16, text_anchor="middle"))

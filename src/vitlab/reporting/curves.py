@@ -33,7 +33,7 @@ def curves(facts: Facts) -> list[Html]:
         chosen = facts.record.best if selects else None
         best = None if chosen is None else (chosen["step"] / (epoch or 1), float(chosen["val score"]))
         if drawn := [curve for curve in found if curve.points]:
-            charts.append(_chart(title, drawn, across, form, best))
+            charts.append(_chart(title, drawn, across, form, best, last=facts.record.field("keep") == "last"))
     if lrs := points("lr"):
         form = small_form(max(value for _, value in lrs))
         charts.append(_chart("Learning rate", [Curve("learning rate", "c", lrs, end=False)], across, form, None))
@@ -89,12 +89,16 @@ def _scores(facts: Facts) -> list[tuple[str, str, Form]]:
     return [(title, name, _percent if name in shares else number) for title, name in titled]
 
 
-def _chart(title: str, found: Sequence[Curve], across: str, form: Form, best: Point | None) -> Html:
+def _chart(
+    title: str, found: Sequence[Curve], across: str, form: Form, best: Point | None, *, last: bool = False
+) -> Html:
+    """A figure; `last` is whether the run keeps the model of its last step, and not the best one."""
     key = tag("ul", *(tag("li", curve.name, class_=curve.style) for curve in found), class_="key")
     courses = [f"{curve.name}: from {form(curve.points[0][1])} to {form(curve.points[-1][1])}." for curve in found]
     drawn = line_chart(found, label=f"{title}. {' '.join(courses)}", x_label=across, form=form, mark=best)
     told = "" if best is None else percent(best[1]) if form is _percent else form(best[1])
-    caption = tag("figcaption", f"Best on validation pictures: {told}, in the ring.") if best else None
+    kept = "; the model is that of the last step" if last else ""
+    caption = tag("figcaption", f"Best on validation pictures: {told}, in the ring{kept}.") if best else None
     return tag("figure", tag("h3", title), key if len(found) > 1 else None, drawn, caption)
 
 

@@ -21,7 +21,7 @@ from vitlab.core.words import command, count, duration, flops, listed, millions,
 from vitlab.data.contract import DataSet, Split
 from vitlab.objectives.cross_entropy import Loss
 from vitlab.reporting.advice import next_steps, notes, with_option
-from vitlab.reporting.charts import Curve, Scale, line_chart, reliability_chart, thinned, ticks
+from vitlab.reporting.charts import Curve, Scale, line_chart, reliability_chart, thinned, tick_labels, ticks
 from vitlab.reporting.confusion import matrix
 from vitlab.reporting.curves import curves
 from vitlab.reporting.drawn import drawn
@@ -369,6 +369,14 @@ def test_a_training_loss_that_ends_higher_is_explained_by_what_made_it_so() -> N
     assert "as it should be" not in "".join(curves(Facts(record=record(lines=lines))))  # nothing made it harder
     lower = tuple({**line, "loss": 0.1} for line in lines)
     assert "as it should be" not in "".join(curves(Facts(record=record(lines=lower, recipe=both))))
+
+
+def test_ticks_close_to_each_other_read_differently() -> None:
+    assert tick_labels(ticks(0, 2, 5), number) == ["0", "0.5", "1", "1.5", "2"]
+    close = tick_labels([4.95, 4.9525, 4.955], number)
+    assert close == ["4.9500", "4.9525", "4.9550"]
+    assert tick_labels([0.9991, 0.9992], lambda value: f"{100 * value:.3g}%") == ["99.91%", "99.92%"]
+    assert tick_labels([1.0, 1.0], number) == ["1", "1"]
 
 
 def test_a_reliability_chart_names_both_axes() -> None:
