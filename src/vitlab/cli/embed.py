@@ -28,8 +28,7 @@ class Arguments:
     paths: Annotated[Positional[tuple[Path, ...]], arg(metavar="IMAGES... OUT", help_behavior_hint="(required)")]
     """Image files, folders that are searched for them, and last the file to write, .npz or .parquet."""
     model: Annotated[str, arg(metavar="SOURCE")] = DEFAULT
-    """A checkpoint: a file or folder of any format that vitlab reads, hf-hub:owner/name or timm:name; by default the
-    model in the package."""
+    """Where the weights come from: a run, a folder, a file, a checkpoint's name, hf-hub:owner/name, timm:name."""
     image_size: int | None = None
     """The side in pixels; positions are adapted to it."""
     crops: Literal[1, 5] = 1

@@ -36,8 +36,7 @@ class Arguments:
     image: Annotated[Positional[Path | None], arg(metavar="[IMAGE]")] = None
     """The picture to begin with; by default a sample."""
     model: Annotated[str, arg(metavar="SOURCE")] = DEFAULT
-    """A checkpoint: a run, a file or folder of any format that vitlab reads, hf-hub:owner/name or timm:name; by default
-    the model in the package."""
+    """Where the weights come from: a run, a folder, a file, a checkpoint's name, hf-hub:owner/name, timm:name."""
     port: int = 0
     """The port of the service; 0 takes a free one."""
     no_browser: bool = False

@@ -44,8 +44,7 @@ class Arguments:
     epochs: float | None = None
     """Passes over the training images, in the place of --steps."""
     lr: float | Literal["auto"] | None = None
-    """The learning rate; auto: found by a range test before the first step. With SGD, which models of 224 px and more
-    are trained by, the paper's grid is 0.001, 0.003, 0.01, 0.03."""
+    """The learning rate; auto: found by a range test before the first step."""
     batch_size: int | None = None
     """Images per step."""
     image_size: int | None = None

@@ -32,8 +32,7 @@ class Arguments:
     images: Annotated[Positional[tuple[Path, ...]], arg(metavar="IMAGES...")]
     """Image files, and folders that are searched for them; none are needed with --data."""
     model: Annotated[str, arg(metavar="SOURCE")] = DEFAULT
-    """A checkpoint: a file or folder of any format that vitlab reads, hf-hub:owner/name or timm:name; by default the
-    model in the package."""
+    """Where the weights come from: a run, a folder, a file, a checkpoint's name, hf-hub:owner/name, timm:name."""
     out: Annotated[Path | None, arg(metavar="DIR")] = None
     """The folder for the figures and the page; by default inspect, or inspect-2, ... where that is there."""
     data: Annotated[str | None, arg(metavar="D")] = None

@@ -15,16 +15,16 @@ if TYPE_CHECKING:
     from vitlab.api import Prediction
     from vitlab.core.preprocess import Preprocess
 
-DESCRIPTION = """What a model says of images: the most probable classes, or as its task has it masks or numbers.
+DESCRIPTION = """What a model says of images: the most probable classes, or masks or numbers where its task is another.
 
---csv writes a table; --out sorts copies of the pictures into folders by their class, or with --draw writes the answer
-below each. A model for segmentation says how much of each picture each class takes, and with --out writes the masks.
-Exit status 1: some could not be read; 2: none could.
+A table is written with --csv. Copies of the pictures are sorted into folders by class with --out, or get the answer
+below them with --draw. A model for segmentation says how much of each picture each class takes, and with --out writes
+the masks. Exit status 1: some images could not be read; 2: none could.
 
 Examples:
   vitlab predict cat.jpg
   vitlab predict cat.jpg --model B_16.npz
-  vitlab predict photos/ 'one more.png' --model runs/pets/model --top 1 --json
+  vitlab predict photos/ 'one more.png' --model runs/pets --top 1 --json
   vitlab predict photos/ --model runs/pets --csv pets.csv --out sorted/
   vitlab predict street/ --model runs/camvid --out masks/
   vitlab predict field.jpg --model runs/areas --task mine.py:AREA
@@ -36,8 +36,7 @@ class Arguments:
     images: Annotated[Positional[tuple[Path, ...]], arg(metavar="IMAGES...", help_behavior_hint="(required)")]
     """Image files, and folders that are searched for them."""
     model: Annotated[str, arg(metavar="SOURCE")] = DEFAULT
-    """A checkpoint: a file or folder of any format that vitlab reads, hf-hub:owner/name or timm:name; by default the
-    model in the package."""
+    """Where the weights come from: a run, a folder, a file, a checkpoint's name, hf-hub:owner/name, timm:name."""
     top: int = 5
     """How many classes to give for each image."""
     task: str | None = None
@@ -45,8 +44,7 @@ class Arguments:
     csv: Path | None = None
     """Write a table with a line per picture to this file."""
     out: Path | None = None
-    """A folder for copies of the pictures, sorted by their most probable class; of a segmentation for the masks, as
-    NAME.png of the picture's size with a colour per class."""
+    """A folder for copies of the pictures, sorted by class; of a segmentation, for the masks, as NAME.png."""
     draw: bool = False
     """With --out: each picture with the answer below it, or its mask over it, instead."""
     batch_size: int = 32

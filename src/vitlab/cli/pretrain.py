@@ -36,8 +36,7 @@ class Arguments:
     data: str | None = None
     """The photos: a folder, or any data set of docs/data.md. PHOTOS is the same without the option."""
     model: str = DEFAULT
-    """Where the weights come from: a run, a folder, a file, a checkpoint's name, hf-hub:owner/name, timm:name; a row of
-    the zoo (`vitlab models`) starts from fresh ones."""
+    """Where the weights come from, as for finetune; a row of the zoo (`vitlab models`) starts from fresh ones."""
     method: str | None = None
     """How it learns: masked-patches (the default), mae, dino, ibot, simclr, lejepa, or FILE.py:NAME of your own."""
     out: Path | None = None
@@ -53,8 +52,7 @@ class Arguments:
     image_size: int | None = None
     """The side in pixels at which to train."""
     val_fraction: float = 0.1
-    """The part of the photos that is held out to watch the loss and the features; of class folders, as much again is
-    left for testing, as by `vitlab finetune`."""
+    """The part of the photos that is held out; of class folders, as much again is left for testing."""
     tracker: Literal["none", "mlflow", "wandb"] = "none"
     """Where metrics go besides metrics.jsonl and TensorBoard: MLflow, or Weights & Biases."""
     seed: int = 0

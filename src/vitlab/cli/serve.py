@@ -37,8 +37,7 @@ Examples:
 @dataclass(frozen=True)
 class Arguments:
     model: Annotated[str, arg(metavar="SOURCE")] = DEFAULT
-    """A checkpoint: a run, a file or folder of any format that vitlab reads, hf-hub:owner/name or timm:name; by default
-    the model in the package."""
+    """Where the weights come from: a run, a folder, a file, a checkpoint's name, hf-hub:owner/name, timm:name."""
     task: str | None = None
     """What the model is for, by default what it was trained for; one in a file (mine.py:NAME) is to be given again."""
     host: str = "127.0.0.1"

@@ -15,8 +15,8 @@ from vitlab.core.words import one_line
 
 DESCRIPTION = """Train a model by a recipe; every field of the recipe is an option.
 
-Metrics go to RUN/metrics.jsonl and TensorBoard (tensorboard --logdir RUN), and with --tracker to MLflow or W&B. With
---lr auto the learning rate is found by a range test before the first step.
+Metrics go to RUN/metrics.jsonl and TensorBoard (tensorboard --logdir RUN), and with --tracker to MLflow or W&B. The
+learning rate is found by a range test before the first step with --lr auto.
 
 Examples:
   vitlab train --list
