@@ -191,6 +191,10 @@ def _prediction(engine: Engine, scored: dict[str, Any], share: dict[str, Any]) -
     return _object(shares=shares, mask=png)
 
 
+def _or_null(schema: dict[str, Any]) -> dict[str, Any]:
+    return {"anyOf": [schema, {"type": "null"}]}
+
+
 def _schemas(engine: Engine, limits: Limits) -> dict[str, Any]:
     whole, number, text = {"type": "integer"}, {"type": "number"}, {"type": "string"}
     share = {"type": "number", "minimum": 0, "maximum": 1}
@@ -235,18 +239,11 @@ def _schemas(engine: Engine, limits: Limits) -> dict[str, Any]:
         ),
         "Learned": _object(
             grid=grid,
-            filters={
-                "anyOf": [
-                    _object(
-                        pictures=_list(_list(_list(_list(share)))),
-                        explained=_list(share),
-                        smooth={"anyOf": [whole, {"type": "null"}]},
-                    ),
-                    {"type": "null"},
-                ]
-            },
-            positions={"anyOf": [cosines, {"type": "null"}]},
-            nearness={"anyOf": [_object(correlation={"type": "number"}, clear={"type": "boolean"}), {"type": "null"}]},
+            filters=_or_null(
+                _object(pictures=_list(_list(matrix)), explained=_list(share), smooth={"type": ["integer", "null"]})
+            ),
+            positions=_or_null(cosines),
+            nearness=_or_null(_object(correlation=number, clear={"type": "boolean"})),
         ),
         "Model": _object(
             name=text,
@@ -258,11 +255,11 @@ def _schemas(engine: Engine, limits: Limits) -> dict[str, Any]:
             num_features=whole,
             grid=grid,
             num_prefix=whole,
-            patch={"anyOf": [grid, {"type": "null"}]},
+            patch=_or_null(grid),
             token_grids=_list(grid),
             answers={"enum": ["classes", "numbers", "mask", None]},
             reads={"enum": ["prefix", "patches", None]},
-            attention={"anyOf": [_object(layers=whole, heads=_list(whole)), {"type": "null"}]},
+            attention=_or_null(_object(layers=whole, heads=_list(whole))),
             config={"type": "object"},
             preprocess={"type": "object"},
             limits=_object(
