@@ -42,7 +42,7 @@ def test_every_field_of_a_recipe_is_an_option(tmp_path: Path, capsys: pytest.Cap
     ("options", "sentence"),
     [
         (["--steps", "3", "--epochs", "2"], "Give steps or epochs, not both."),
-        (["--epochs", "-1"], "epochs must be above 0"),
+        (["--epochs", "-1"], "epochs must be a number above 0"),
         (["--optimizer.weight-deacy", "1"], "--optimizer.weight-deacy"),
         (["stray"], "stray"),
         (["--batch-size", "0"], "batch_size must be at least 1"),

@@ -86,7 +86,7 @@ def test_class_folders_measure_and_options_change_the_recipe(
     ("options", "sentence"),
     [
         (["--steps", "3", "--epochs", "2"], "Give steps or epochs, not both."),
-        (["--epochs", "-1"], "epochs must be above 0"),
+        (["--epochs", "-1"], "epochs must be a number above 0"),
         (["--optimizer.weight-deacy", "1"], "--optimizer.weight-decay"),
         (["stray"], "stray"),
         (["--batch-size", "0"], "batch_size must be at least 1"),

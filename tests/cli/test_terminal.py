@@ -49,6 +49,12 @@ def hostile(tmp_path: Path) -> Path:
     return tmp_path / "data"
 
 
+def test_wide_characters_keep_columns_in_line(capsys: pytest.CaptureFixture[str]) -> None:
+    """A Hangul syllable takes two places of a terminal."""
+    print_table(["image", ">share"], [["한글.jpg", "1%"], ["abcdefgh", "20%"]])
+    assert capsys.readouterr().out.splitlines() == ["image     share", "한글.jpg     1%", "abcdefgh    20%"]
+
+
 def test_every_verb_escapes_names(
     hostile: Path, short: Recipe, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

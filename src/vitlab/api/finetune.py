@@ -137,8 +137,8 @@ def check_length(steps: int | None, epochs: float | None) -> None:
     """Refuse a run of two lengths, or of none."""
     if steps is not None and epochs is not None:
         raise Error("Give steps or epochs, not both.")
-    if epochs is not None and not 0 < epochs < math.inf:
-        raise Error(f"epochs must be above 0, not {epochs}.")
+    if epochs is not None and not (isinstance(epochs, int | float) and 0 < epochs < math.inf):
+        raise Error(f"epochs must be a number above 0, not {epochs!r}.")
 
 
 def _config_of(model: "Model | nn.Module", image_size: int | None) -> Any:

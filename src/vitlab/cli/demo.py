@@ -64,9 +64,7 @@ def main(arguments: Sequence[str]) -> int:
     test = data.splits["test"]
     if not given.json:
         _show_shapes(recipe.model.source, _picture(test, 0))
-        print(
-            f"\n2. Training on {len(data.splits['train']):,} digits; a tenth of them is held out to watch the progress\n"
-        )
+        print(f"\n2. Training on {len(data.splits['train']):,} digits; a tenth of them is held out to watch progress\n")
     outcome = api.train(recipe, out=given.out, device="cpu", show=not given.json)
     if outcome.reason == "signal":
         from vitlab.training.run import resuming

@@ -28,11 +28,13 @@ def print_table(columns: Sequence[str], rows: Sequence[Sequence[str]], *, captio
     if sys.stdout.isatty():
         _draw(names, right, cells, caption)
         return
-    widths = [max(map(len, column)) for column in zip(names, *cells, strict=True)]
+    from rich.cells import cell_len  # a Korean or Chinese character takes two places
+
+    widths = [max(map(cell_len, column)) for column in zip(names, *cells, strict=True)]
     for row in [names, *cells]:
+        gaps = [" " * (width - cell_len(cell)) for cell, width in zip(row, widths, strict=True)]
         aligned = (
-            cell.rjust(width) if to_right else cell.ljust(width)
-            for cell, width, to_right in zip(row, widths, right, strict=True)
+            f"{gap}{cell}" if to_right else f"{cell}{gap}" for cell, gap, to_right in zip(row, gaps, right, strict=True)
         )
         print("  ".join(aligned).rstrip())
     if caption:

@@ -273,6 +273,8 @@ def _nothing_there(path: Path) -> UnknownNameError:
             f"{PRIVATE[_plain(text)]} is private to Google: train on images of your own with --data.source PATH, a"
             " folder that holds a folder per class, or any form that docs/data.md lists."
         )
+    if text in known:  # it was given as a path, with a separator behind it or before it
+        return UnknownNameError(f"There is no folder {text} here; write {text} alone for the data set of that name.")
     if path.name == text and not path.suffix:
         hint = did_you_mean(near_paths(path) or near_names(text, known)) or f" Known names: {', '.join(names())}."
         return UnknownNameError(f"There is no data set named '{text}', and no such folder here.{hint}")

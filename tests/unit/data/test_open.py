@@ -182,6 +182,7 @@ def test_nothing_is_fetched(monkeypatch: pytest.MonkeyPatch) -> None:
     [
         ("cifr10", r"no data set named 'cifr10'.*Did you mean cifar10"),
         ("FLOWER102", "Did you mean flowers102"),
+        ("camvid/", "There is no folder camvid here; write camvid alone for the data set of that name"),
         ("xyzzy", "Known names: caltech101, camvid, cifar10"),
         ("photoes/", r"There is no file or folder .*Did you mean photos|no data set named"),
         ("./phots", r"There is no data set named 'phots'|There is no file or folder phots.*"),
