@@ -59,7 +59,7 @@ def panel_markup(panel: Panel) -> str:
     hint = ""
     if least is not None:  # as high as a line where there is less room than that, else of no height
         height = f"max-height:clamp(0px, ({least[1]}px - 100cqi) * 999, 1.6rem)"
-        hint = f'<p class="sideways" style="{height}" aria-hidden="true">Move it sideways for the rest ⟷</p>\n'
+        hint = f'<p class="sideways" style="{height}" aria-hidden="true">Scroll sideways for the rest ⟷</p>\n'
     scrolled = f'<div class="scrolled" tabindex="0">\n{panel.svg}\n</div>'
     caption = f"<figcaption>{escaped(panel.caption)}</figcaption>"
     return f'<figure class="wide">\n{hint}{scrolled}\n{caption}\n</figure>'
