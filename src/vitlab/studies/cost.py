@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from vitlab.studies.findings import Sample
 
 EXA = 1e18
+TIMES = (("days", 1.0), ("seconds", 86_400.0), ("milliseconds", 86_400e3))  # how many there are in a day
 JFT_IMAGES = 303e6  # the paper's JFT-300M
 # what pins TPUv3-core-days to FLOPs: rows of the zoo whose training the paper's table 2 states, 14 epochs of JFT
 PINNED = {"ViT-H/14 (JFT)": ("vit-h14-224", 14), "ViT-L/16 (JFT)": ("vit-l16-224", 14)}
@@ -153,8 +154,8 @@ def _table(
     from vitlab.core.words import flops, millions, number
 
     low, high = min(rates.values()), max(rates.values())
-    days = max(spent.values(), default=0.0) * high >= 0.1
-    time, factor = ("days", 1) if days else ("seconds", 86_400)
+    most = max(spent.values(), default=0.0) * high
+    time, factor = next((each for each in TIMES if most * each[1] >= 1), TIMES[-1])
     lines = [
         [
             row,
@@ -171,7 +172,10 @@ def _table(
 
 
 def frontier(found: "Mapping[str, Sample]", spent: Mapping[str, float]) -> list[str]:
-    """What no cheaper row beats, by means; and how much of it is sure."""
+    """What no cheaper row beats, by means; and which steps from one to the next are sure, of all of them together.
+
+    Sizes as unlike as these vary unlike over seeds: each step has the variance of its own two rows.
+    """
     from vitlab.studies.findings import difference, joined
 
     best: list[str] = []
@@ -182,11 +186,11 @@ def frontier(found: "Mapping[str, Sample]", spent: Mapping[str, float]) -> list[
         return []
     steps: list[str] = []
     for place, row in enumerate(best):
-        apart = place > 0 and difference(found[row], found[best[place - 1]], among=found.values()).is_seen
+        apart = place > 0 and difference(found[row], found[best[place - 1]], comparisons=len(best) - 1).is_seen
         steps.append(f"{row} ({found[row].percent()}%{', sure' if apart else ', not sure' if place else ''})")
     return [
-        f"Rows that no cheaper one beats by its mean, cheapest first: {joined(steps)}. Sure: the 95% interval of the"
-        " difference from the one before leaves out 0."
+        f"Rows that no cheaper one beats by its mean, cheapest first: {joined(steps)}."
+        + (" Sure: the 95% interval of the difference from the one before leaves out 0." if len(best) > 1 else "")
     ]
 
 
