@@ -5,6 +5,8 @@ import math
 from dataclasses import dataclass, field
 from typing import Any
 
+from vitlab.core.bounds import PositiveInt
+from vitlab.core.config import check_value
 from vitlab.core.errors import Error
 from vitlab.data.augmentation import Augmentation
 from vitlab.models.bit import BiTConfig
@@ -82,6 +84,8 @@ def transfer_recipe(
     or cannot change its resolution, keeps its own. The 518 px of the paper's best H/14 are for --image-size. Small ViTs
     of under 224 px have a recipe of their own.
     """
+    if batch_size is not None:  # the number of steps follows from it, before a recipe is there to refuse it
+        check_value(PositiveInt, batch_size, "batch_size")
     spent = budget(num_images, on_gpu=on_gpu)
     batch = spent.batch_size if batch_size is None else batch_size
     if SMALL.fits(config) and batch_size is None:

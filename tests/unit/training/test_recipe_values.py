@@ -88,6 +88,7 @@ def test_a_timescale_is_a_step_at_least() -> None:
 @pytest.mark.parametrize("config", [ViTConfig(**TINY), BiTConfig()])
 def test_what_is_given_to_finetune_is_taken_or_refused(config: ViTConfig | BiTConfig) -> None:
     nonsense: list[dict[str, Any]] = [{"steps": 0}, {"steps": -1}, {"batch_size": 0}, {"batch_size": -3}, {"lr": 0.0}]
+    nonsense += [{"batch_size": 0, "epochs": 1}, {"batch_size": -3, "lr": 0.1}]
     for wrong in nonsense:
         with pytest.raises(ConfigError):
             transfer_recipe("data", "model", config, **DATA, **wrong)
