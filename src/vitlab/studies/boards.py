@@ -44,7 +44,7 @@ OURS: dict[str, dict[str, Ours]] = {
         "ViT-G/14": Ours("vit-gigantic14-224", 518, ("vit-gigantic14-jft", "vit-gigantic14-518-imagenet")),
         "CoAtNet-6": Ours("coatnet-6", 512, ("coatnet-6-jft", "coatnet-6-512-imagenet-from-jft")),
         "ViT-MoE-15B": Ours("vmoe-15b", 560, ("vmoe-15b-jft", "vmoe-15b-560-imagenet")),
-        "Meta Pseudo Labels": Ours(L2, None, ()),
+        "Meta Pseudo Labels": Ours(L2, 512, ("meta-pseudo-labels-l2-imagenet",)),
     },
 }
 

@@ -3,6 +3,7 @@
 import pytest
 
 from vitlab.models.create import configured, empty_model
+from vitlab.objectives import OBJECTIVES
 from vitlab.recipes import find_recipe
 from vitlab.training.durations import Pace
 from vitlab.training.schedules import resolve
@@ -55,6 +56,23 @@ def test_sam_is_the_authors_command() -> None:
         assert (recipe.optimizer.sam, recipe.optimizer.lr, recipe.optimizer.clip) == (0.1, 0.1, 1.0)
         assert (recipe.batch_size, recipe.schedule.total, recipe.loss.label_smoothing) == (512, "10 epochs", 0.1)
         assert (recipe.model.image_size, recipe.data.source) == (475, data)
+
+
+def test_meta_pseudo_labels_is_the_authors_command_for_imagenet() -> None:
+    """google-research/meta_pseudo_labels, README, ImageNet-10%: --uda_data=15 --uda_steps=50000 --uda_temp=0.5
+    --uda_weight=20. --train_batch_size=1024 --num_train_steps=700000 --mpl_student_lr=0.1 --mpl_teacher_lr=0.15
+    --mpl_student_lr_wait_steps=20000 --augment_magnitude=17 --grad_bound=5. --weight_decay=1e-4 --ema_decay=0.999;
+    common_utils.py: rates are times batch / 256, momentum is Nesterov's."""
+    recipe = find_recipe("meta-pseudo-labels-l2-imagenet")
+    optimizer, options = recipe.optimizer, OBJECTIVES.find("meta-pseudo-labels").options(**recipe.objective.options)
+    schedule = resolve(recipe.schedule, Pace(recipe.batch_size, 1_281_167))
+    assert (recipe.batch_size, schedule.total, schedule.warmup) == (1024, 700_000, 5000)
+    assert (options.ratio, options.temperature, options.threshold, options.weight) == (15, 0.5, 0.6, 20)
+    assert (options.ramp * schedule.total, options.wait * schedule.total) == pytest.approx((50_000, 20_000))
+    assert (options.magnitude, options.num_ops) == (17, 2)
+    assert (256 / 1024 * optimizer.lr, 256 / 1024 * optimizer.lr * options.teacher_lr) == pytest.approx((0.1, 0.15))
+    assert (optimizer.nesterov, optimizer.l2, optimizer.clip, optimizer.ema) == (True, 1e-4, 5.0, 0.999)
+    assert (recipe.loss.label_smoothing, recipe.model.dropout, recipe.model.pretrained) == (0.1, 0.1, False)
 
 
 def test_the_cifar_model_is_trained_as_it_is() -> None:

@@ -28,9 +28,8 @@ def test_recipes_lead_from_the_model_to_the_score(data: str, method: str, ours: 
     for before, after in zip(ours.recipes, ours.recipes[1:], strict=False):
         assert find_recipe(after).model.source == f"runs/{before}"
         assert find_recipe(before).model.source == ours.model
-    if ours.recipes:
-        last = find_recipe(ours.recipes[-1])
-        assert (last.model.image_size, last.data.source) == (ours.image_size, data)
+    last = find_recipe(ours.recipes[-1])
+    assert (last.model.image_size, last.data.source) == (ours.image_size, data)
 
 
 def test_vit_g_is_smaller_in_its_paper() -> None:
