@@ -126,7 +126,8 @@ class Permuted(nn.Module):
 
 def beside(x: Float[Tensor, "b d h w"]) -> Float[Tensor, "b d h w"]:
     """The mean of the up to four places beside each."""
-    kernel = x.new_tensor([[0.0, 1.0, 0.0], [1.0, 0.0, 1.0], [0.0, 1.0, 0.0]])[None, None]
+    kernel = x.new_zeros(1, 1, 3, 3)  # filled where it is: a captured step takes nothing from the host
+    kernel[..., ::2, 1] = kernel[..., 1, ::2] = 1.0
     flat = x.flatten(0, 1)[:, None]
     sums = nn.functional.conv2d(flat, kernel, padding=1)
     counts = nn.functional.conv2d(torch.ones_like(flat[:1]), kernel, padding=1)

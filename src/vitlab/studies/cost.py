@@ -83,9 +83,9 @@ SIZES: dict[str, dict[Any, dict[str, dict[str, Any] | str]]] = {
         "hybrid": {"2 layers": {}},
     },
     "cifar": {
-        "ViT": {"12 layers, patch 8": {"patch_size": 8}, "6 layers": {"depth": 6}, "12 layers": {}},
-        "BiT": {"6 units": {}, "13 units, width 128": {"layers": "[3,4,6]", "width": 128}},
-        "hybrid": {"5 layers": {"depth": 5}, "10 layers": {}},
+        "ViT": {"3 layers": {"depth": 3}, "6 layers": {}},
+        "BiT": {"3 units": {"layers": "[1,1,1]"}, "8 units": {}},
+        "hybrid": {"3 layers": {}},
     },
     "tiny-imagenet": {
         "ViT": {"12 layers, patch 16": {"patch_size": 16}, "6 layers": {"depth": 6}, "12 layers": {}},

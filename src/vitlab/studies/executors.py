@@ -1,8 +1,11 @@
 """Where the cells of a study are computed: here, one after the other, or wherever else an executor takes them."""
 
+import gc
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Protocol, TypeAlias, final
+
+import torch
 
 from vitlab.core.errors import unknown_name
 from vitlab.studies import ray_executor
@@ -26,7 +29,12 @@ class Here:
 
     def map(self, cells: Sequence[Cell]) -> Iterator[tuple[Cell, Outcome]]:
         for cell in cells:
-            yield cell, attempt(cell)
+            outcome = attempt(cell)
+            # parts of a run refer to each other, and its memory on a GPU would be kept from the next and from others
+            gc.collect()
+            if torch.cuda.is_initialized():
+                torch.cuda.empty_cache()
+            yield cell, outcome
 
 
 EXECUTORS: dict[str, Callable[[], Executor]] = {"here": Here}

@@ -20,7 +20,8 @@ from vitlab.training.recipe import Recipe
 
 ENOUGH = {"cpu": 1e11, "cuda": 1e14}  # FLOPs of a rehearsed pass at most: about a second
 LOOK = 0.2  # seconds of rehearsal, where a pass is short enough for several
-AROUND = 0.5  # seconds that a run takes besides its steps: opening, scoring, writing
+AROUND = 0.5  # seconds that a run takes besides its steps, where there are few images: building, writing
+PER_IMAGE = 4e-5  # seconds of it for each image of the data: opening, reading, scoring
 
 
 @dataclass(frozen=True)
@@ -80,7 +81,7 @@ def forecast(
     counted: dict[str, tuple[Shape, int]] = {}  # by all of a recipe but its seed
     examples: dict[Shape, tuple[Cell, Recipe, DataSet]] = {}
     left: list[tuple[Shape, int]] = []  # of cells that are trained already, some may have to be measured
-    runs = done = 0
+    runs = done = images_read = 0
     for cell, recipe, dataset in cells:
         key = repr(dataclasses.replace(recipe, seed=0)) + cell.module
         if key not in counted:
@@ -95,6 +96,7 @@ def forecast(
                 paces[shape] = result["seconds"] / result["step"]
         else:
             left.append((shape, steps))
+            images_read += sum(map(len, dataset.splits.values()))
             examples.setdefault(shape, (cell, recipe, dataset))
         runs += 1
     for shape in sorted(examples.keys() - paces.keys(), key=lambda shape: shape.flops):
@@ -103,7 +105,7 @@ def forecast(
             paces[shape] = pace
     seconds = None
     if all(shape in paces for shape in examples):
-        seconds = sum(AROUND + steps * paces[shape] for shape, steps in left)
+        seconds = sum(AROUND + steps * paces[shape] for shape, steps in left) + PER_IMAGE * images_read
     total = sum(TRAINING_FACTOR * shape.flops * shape.images * steps for shape, steps in left)
     return Forecast(runs, done, total, seconds, "GPU" if device.startswith("cuda") else "CPU")
 

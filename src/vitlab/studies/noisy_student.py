@@ -13,6 +13,7 @@ if TYPE_CHECKING:
 
 SUPERVISED, ALONE = "supervised", "supervised as students are"
 RECIPES = {"digits": "digits", "cifar": "cifar10"}  # the recipes few-labels-... and noisy-student-... of each scale
+SHORTER = {"cifar": ("1500 steps", 0.996)}  # the study's own length and ema, with the scale's ViT, not compiled
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -70,7 +71,8 @@ def _recipes(scale: str, options: NoisyStudentOptions) -> "tuple[Recipe, Recipe]
     """The supervised recipe and a student's, by the options."""
     from vitlab.recipes import find_recipe
 
-    supervised, student = (find_recipe(f"{kind}-{RECIPES[scale]}") for kind in ("few-labels", "noisy-student"))
+    found = (find_recipe(f"{kind}-{RECIPES[scale]}") for kind in ("few-labels", "noisy-student"))
+    supervised, student = (_shorter(recipe, scale) if scale in SHORTER else recipe for recipe in found)
     if options.labelled is not None:
         data = replace(supervised.data, labelled=options.labelled)
         supervised, student = replace(supervised, data=data), replace(student, data=data)
@@ -80,6 +82,22 @@ def _recipes(scale: str, options: NoisyStudentOptions) -> "tuple[Recipe, Recipe]
     kept = (field for field in student.model.set if field.partition("=")[0] not in own)
     model = replace(student.model, set=(*kept, *options.student))
     return supervised, _changed(replace(student, model=model), **given)
+
+
+def _shorter(recipe: "Recipe", scale: str) -> "Recipe":
+    """The recipe with the scale's own ViT, which keeps what else the recipe changes of a model."""
+    from vitlab.recipes.scales import scale_recipe
+
+    own, (total, ema) = scale_recipe(scale).model, SHORTER[scale]
+    return replace(
+        recipe,
+        model=replace(recipe.model, source=own.source, set=(*recipe.model.set, *own.set)),
+        optimizer=replace(recipe.optimizer, ema=ema),
+        schedule=replace(recipe.schedule, total=total),
+        compile=False,
+        evaluate_every="0 steps",
+        checkpoint_every="50%",
+    )
 
 
 def _changed(student: "Recipe", **options: Any) -> "Recipe":

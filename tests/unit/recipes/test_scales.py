@@ -1,10 +1,14 @@
 """The recipes of studies: lengths, parts of train, and models that can be built."""
 
 import dataclasses
+from typing import Any
 
 import pytest
+import torch
 
 from vitlab.core.errors import ConfigError
+from vitlab.models.counts import count_flops
+from vitlab.models.create import empty_model
 from vitlab.recipes.scales import FAMILIES, config_of, on_part, scale_recipe, steps_times, with_batches, with_model
 from vitlab.training.durations import Pace
 from vitlab.training.schedules import resolve
@@ -34,6 +38,15 @@ def test_smaller_batches_have_so_many_times_the_steps(scale: str) -> None:
     steps = [resolve(each.schedule, Pace(each.batch_size, 49_000)).total for each in (recipe, small)]
     assert small.batch_size == 4
     assert steps[1] == pytest.approx(3 * steps[0], rel=1e-3)
+
+
+def test_families_cost_alike_on_cifar() -> None:
+    """As the paper compares them; the first unit of a ResNet sees the pictures' own 32 px, as ResNets for CIFAR do."""
+    models: dict[str, Any] = {family: empty_model(config_of(scale_recipe("cifar", family))) for family in FAMILIES}
+    costs = [count_flops(model) for model in models.values()]
+    assert max(costs) < 1.1 * min(costs)
+    for family in ("BiT", "hybrid"):
+        assert models[family].root(torch.zeros(1, 3, 32, 32, device="meta")).shape[-2:] == (32, 32)
 
 
 def test_changes_of_the_model() -> None:

@@ -3,7 +3,9 @@
 import dataclasses
 import json
 import pickle
+import weakref
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -13,7 +15,9 @@ from vitlab.evaluation.results import result_from_dict
 from vitlab.recipes.scales import scale_recipe
 from vitlab.studies.cells import FAILED, Cell, Measure, attempt, build_module, run_cell, run_model
 from vitlab.studies.context import Context
+from vitlab.studies.executors import Here
 from vitlab.training.schedules import Schedule
+from vitlab.training.step import Stepper
 
 SHORT = dataclasses.replace(scale_recipe("digits"), schedule=Schedule(total="2 steps"))
 KNN = Measure(protocol="knn", options={"ks": [1, 3]})
@@ -40,6 +44,21 @@ def test_it_is_trained_once_and_measured_once(tmp_path: Path) -> None:
     assert not dataclasses.replace(cell, measures=(KNN, Measure(protocol="fewshot"))).is_done
     assert not Path(cell.folder, "checkpoints").exists()
     assert run_model(cell).num_features == 32
+
+
+def test_what_a_run_held_is_let_go_before_the_next(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its parts refer to each other, and on a GPU they hold gigabytes."""
+    held, made = list[weakref.ref[Stepper]](), Stepper.__init__
+
+    def noted(stepper: Stepper, *args: Any, **named: Any) -> None:
+        held.append(weakref.ref(stepper))
+        made(stepper, *args, **named)
+
+    monkeypatch.setattr(Stepper, "__init__", noted)
+    for _, outcome in Here().map([cell_in(tmp_path / name) for name in ("a", "b")]):
+        assert outcome["run"]["step"] == 2
+        assert [each() for each in held] == [None] * len(held)
+    assert len(held) == 2
 
 
 def test_what_ends_a_cell_is_a_sentence(tmp_path: Path) -> None:

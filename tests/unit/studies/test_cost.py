@@ -2,6 +2,9 @@
 
 import pytest
 
+from vitlab.models.counts import count_flops
+from vitlab.models.create import empty_model
+from vitlab.recipes.scales import config_of
 from vitlab.studies.cost import ZOO, as_good, core_days_per_exaflop, frontier, on_jft, papers_series, rows
 from vitlab.studies.findings import Sample
 
@@ -26,6 +29,17 @@ def test_lengths_multiply_the_schedule() -> None:
     found = rows("digits", (1, 3))
     assert found["ViT, 2 layers"].schedule.total == "200 steps"
     assert found["ViT, 2 layers, 3 times as long"].schedule.total == "600 steps"
+
+
+@pytest.mark.parametrize("scale", ["digits", "cifar", "tiny-imagenet"])
+def test_each_family_costs_as_much_as_some_vits(scale: str) -> None:
+    """Else it could not be said which needs less for the same score."""
+    costs = {row: count_flops(empty_model(config_of(recipe))) for row, recipe in rows(scale, (1,)).items()}
+    vits = [cost for row, cost in costs.items() if row.startswith("ViT")]
+    for family in ("BiT", "hybrid"):
+        own = [cost for row, cost in costs.items() if row.startswith(family)]
+        assert min(own) < max(vits)
+        assert max(own) > min(vits)
 
 
 def test_thefrontier_is_what_no_cheaper_row_beats() -> None:

@@ -12,8 +12,10 @@ from changing import before_step, changed
 from short_runs import write_small_set
 from studied import Inventing
 from vitlab.recipes import few_labels
+from vitlab.recipes.scales import config_of
 from vitlab.studies import STUDIES, executors
 from vitlab.studies.running import run_study
+from vitlab.training.recipe import read_recipe
 from vitlab.training.step import Stepper
 
 STUDY = STUDIES.find("noisy-student")
@@ -54,6 +56,20 @@ def test_each_student_is_the_next_ones_teacher(tmp_path: Path, inventing: Invent
         assert alone["objective"]["name"] == "supervised"
         assert cells[f"supervised, seed {seed}"].recipe["model"] != first["model"]
     assert "labels for 5.0% of train" in result.tables[0].title
+
+
+def test_on_cifar_the_scales_own_model_is_trained_shortly(tmp_path: Path, inventing: Inventing) -> None:
+    """Six layers of width 192, as the other studies have, and nothing that has to be compiled anew for each run."""
+    rng, labels = np.random.default_rng(0), np.arange(400) % 2
+    images = rng.integers(0, 256, (400, 32, 32, 3), dtype=np.uint8)
+    np.savez(tmp_path / "small.npz", x_train=images, y_train=labels, x_test=images[:20], y_test=labels[:20])
+    made(tmp_path / "out", {"rounds": 1}, scale="cifar", data=str(tmp_path / "small.npz"), executor="inventing")
+    recipes = [read_recipe(cell.recipe, where=cell.name) for cell in inventing.cells]
+    assert [recipe.objective.name for recipe in recipes] == ["supervised", "noisy-student"]
+    for recipe in recipes:
+        config = config_of(recipe)
+        assert (config.depth, config.width, config.patch_size, config.rotary) == (6, 192, 4, True)
+        assert (recipe.compile, recipe.schedule.total, recipe.data.labelled) == (False, "1500 steps", 0.01)
 
 
 def test_a_teacher_that_failed_has_no_students(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
