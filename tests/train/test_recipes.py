@@ -75,6 +75,8 @@ def test_a_recipe_trains(name: str, small_set: Path, tmp_path: Path) -> None:
     short["strategy"] = "replicate"  # one process
     source = with_masks(tmp_path / "masked") if recipe.task.name == "segmentation" else small_set
     data = {"data.source": str(source), "data.parts": "", "data.workers": 0, "augmentation.pad": 1}
+    if recipe.objective.name == "meta-pseudo-labels":
+        data |= {"data.labelled": min(recipe.data.labelled, 0.2)}  # the set has no unlabelled images of its own
     if recipe.task.name == "segmentation":
         small |= {"model.set": ()}  # which is for larger patches
     if recipe.task.name == "generation":
