@@ -29,6 +29,7 @@ def stepping(
     spec: Optimizer,
     feed: Feed,
     *,
+    total: int = 100,
     accumulate: int = 1,
     ema: float | None = None,
     seed: int = 0,
@@ -41,4 +42,4 @@ def stepping(
         own = dataclasses.replace(spec, **learner.phases[name].optimizer)
         turns.append(Turn(name, learner, build(model, objective.param_groups(), own), own))
     state = State(learner, {turn.name: turn.optimizers for turn in turns}, Ema(model, ema) if ema else None)
-    return state, Stepper(state, turns, feed, total=100, accumulate=accumulate, seed=seed, world=ALONE)
+    return state, Stepper(state, turns, feed, total=total, accumulate=accumulate, seed=seed, world=ALONE)

