@@ -3,12 +3,14 @@
     python benchmarks/methods.py --data cifar10 --source cifar10.npz --results methods.jsonl --budget 28
     python benchmarks/methods.py --data tiny-imagenet --methods supervised mae dino --seeds 0 1 2 --out runs/methods
     python benchmarks/methods.py --data digits --minutes 0.1
+    python benchmarks/methods.py --data cifar10 --results methods.jsonl --pace
     python benchmarks/methods.py --data cifar10 --results methods.jsonl --table
 
 A cell has --minutes of steps in all, compilation and evaluations aside: supervised and semi-supervised methods spend
 them on one run for each part of the labels, Noisy Student half of them on its teacher; those without labels spend three
 quarters on one run without, which nearest neighbours and a linear classifier measure, and a quarter on fine-tuning it
-for each part. How many steps that is, a short rehearsal tells, so that schedules end in time.
+for each part. How many steps that is, a short rehearsal tells, so that schedules end in time. Where several processes
+share a GPU, --pace rehearses before, one method after the other: cells have the steps that they would have alone.
 
 Fine-tuning is by the supervised recipe, with its optimizer or the one that MAE's authors fine-tune with.
 `supervised-quarter` is supervised in the time that fine-tuning has. `few-labels` is supervised with the augmentation,
@@ -220,6 +222,25 @@ def timed(study: Study, name: str, words: list[str], folder: Path, minutes: floa
     return train(study, words, folder, steps, max(steps // 20, 1))
 
 
+def pace_all(study: Study, names: list[str]) -> list[str]:
+    """The pace of every method; a student's and that of fine-tuning, which need a run, are the supervised one's."""
+    failed = list[str]()
+    for name in names:
+        method = METHODS[name]
+        if method.teacher or method.share < 1:
+            continue
+        part = None if method.learns == "images" else SOME
+        try:
+            paced(study, name, [*base(study, method.named(study.data), 0, part), *method.options])
+        except FailedError as error:  # the others may do
+            failed.append(f"the pace of {name}: {error}")
+    known = paced(study, "supervised", base(study, study.data, 0, SOME))
+    for name in ("finetuning", *(name for name in names if METHODS[name].teacher)):
+        if study.find(measure="pace", run=name) is None:
+            study.add({**known, "run": name, "images_per_second": None})
+    return failed
+
+
 def base(study: Study, recipe: str, seed: int, part: float | None = None) -> list[str]:
     """A recipe, with labels for a part of each class; the other images stay to be learned from without."""
     words = ["train", recipe, "--data.source", study.source, "--seed", str(seed), *MODEL.get(study.data, ())]
@@ -367,6 +388,8 @@ def _said(values: list[float]) -> str:
 
 
 def _pace(line: Line) -> str:
+    if line["images_per_second"] is None:
+        return "as supervised"
     return f"{line['images_per_second']:,.0f}{'' if line['captured'] else ', not captured'}"
 
 
@@ -382,14 +405,15 @@ def main() -> int:
     parser.add_argument("--out", type=Path, default=Path("runs/methods"), help="where the runs are")
     parser.add_argument("--results", type=Path, help="the lines of results; by default OUT/results.jsonl")
     parser.add_argument("--budget", type=float, default=float("inf"), help="minutes after which no cell may end")
+    parser.add_argument("--pace", action="store_true", help="measure the time of every method's step, and no more")
     parser.add_argument("--table", action="store_true", help="print the table of what is there, and run nothing")
     given = parser.parse_args()
     given.out.mkdir(parents=True, exist_ok=True)
     results = given.results or given.out / "results.jsonl"
     study = Study(given.data, given.source or given.data, given.minutes, given.device, given.out, results)
     names = [name for name in given.methods if METHODS[name].named(given.data) in recipe_names()]
-    todo = [] if given.table else [(seed, name) for seed in given.seeds for name in names]
-    failed = fill(study, todo, given.labels, given.budget)
+    todo = [] if given.table or given.pace else [(seed, name) for seed in given.seeds for name in names]
+    failed = pace_all(study, names) if given.pace else fill(study, todo, given.labels, given.budget)
     lines = [line for line in study.lines() if (line["data"], line["minutes"]) == (study.data, study.minutes)]
     print("\n".join(["", *table(lines, given.labels)]))
     print(*failed, sep="\n", file=sys.stderr)

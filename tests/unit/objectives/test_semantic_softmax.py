@@ -9,11 +9,12 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from batches import labelled, stepping
+from digit_pictures import digits, small_vit
 from tiny_vits import SIZES, random_vit
 from vitlab.core.errors import ConfigError
 from vitlab.data.batch import Batch
 from vitlab.data.hierarchy import hierarchy_over
-from vitlab.models.vit import ViT, ViTConfig
+from vitlab.models.vit import ViTConfig
 from vitlab.objectives.cross_entropy import CrossEntropy
 from vitlab.objectives.semantic_softmax import SemanticSoftmax
 from vitlab.training.optimizers import Optimizer
@@ -128,38 +129,43 @@ def test_what_it_cannot_do_is_refused() -> None:
 
 
 class Noisy:
-    """Brightness in four steps tells the coarse class, and nothing the fine ones; labels are drawn within it."""
+    """Digits, each of two classes below its own; which of the two is drawn, and nothing in the picture tells it."""
 
-    damaged: dict[int, str] = {}  # noqa: RUF012
+    def __init__(self, seed: int = 0) -> None:
+        self.seed, self.damaged = seed, dict[int, str]()
 
-    def batch(self, step: int) -> Batch:
-        generator = torch.Generator().manual_seed(step)
-        fine = torch.randint(0, 8, (32,), generator=generator)
-        images = torch.randn(32, 3, 8, 8, generator=generator) * 0.1 + (fine // 2)[:, None, None, None] - 1.5
-        return labelled(images, torch.eye(8)[fine])
+    def batch(self, step: int, part: str = "train", num: int = 64) -> Batch:
+        generator, (images, labels) = torch.Generator().manual_seed(step + 1000 * self.seed), digits(part)
+        chosen = torch.randint(len(images), (num,), generator=generator)
+        fine = 2 * labels[chosen] + torch.randint(2, (num,), generator=generator)
+        return labelled(images[chosen], torch.eye(20)[fine])
 
-    def close(self) -> None:
-        pass
+    def close(self) -> None: ...
 
 
-@pytest.mark.parametrize("shuffled", [False, True])
-def test_the_coarse_level_is_learned_where_fine_labels_are_noise(shuffled: bool) -> None:
-    """By its parents; with the classes below other parents than what the pictures show, it is not."""
-    order = [0, 2, 4, 6, 1, 3, 5, 7] if shuffled else range(8)
-    above = {str(fine): "abcd"[place // 2] for place, fine in enumerate(order)}
-    torch.manual_seed(0)
-    objective = semantic(0.0, tuple(map(str, range(8))), {**dict.fromkeys("abcd"), **above})
-    model = ViT(ViTConfig(**SIZES, num_classes=8, pool="mean", class_token=False))
-    model.initialize()
-    state, step = stepping(model, objective, Optimizer(lr=1e-2), Noisy())
+def learned(*, shuffled: bool, seed: int = 0) -> tuple[float, float]:
+    """The accuracy of test digits among the ten nodes, and among the twenty classes."""
+    order = [*range(0, 20, 2), *range(1, 20, 2)] if shuffled else range(20)
+    above = {str(fine): "abcdefghij"[place // 2] for place, fine in enumerate(order)}
+    model = small_vit(20, seed)
+    hierarchy = hierarchy_over(tuple(map(str, range(20))), {**dict.fromkeys("abcdefghij"), **above}, where="here")
+    objective = SemanticSoftmax(hierarchy, CrossEntropy(), model.num_features)
+    state, step = stepping(model, objective, Optimizer(lr=1e-2), Noisy(seed))
     for number in range(60):
         step(number, 1.0)
-    batch = Noisy().batch(1000)
+    batch = Noisy().batch(1_000_000, "test", 400)
     with torch.no_grad():
         logits = objective.logits(state.model, state.model.pooled(batch.images))
     coarse, fine = objective.right(logits, batch.targets["label"])[0].mean(dim=0).tolist()
-    assert fine < 0.8  # of two classes that nothing tells apart
-    assert coarse < 0.75 if shuffled else coarse > 0.95
+    return coarse, fine
+
+
+def test_the_coarse_level_is_learned_where_fine_labels_are_noise() -> None:
+    """By its parents; with the classes below other parents than what the pictures show, it is not."""
+    coarse, fine = learned(shuffled=False)
+    assert coarse > 0.65  # over three seeds 0.87 to 0.93, and 0.41 to 0.48 below other parents
+    assert fine < 0.6  # of two classes that nothing tells apart
+    assert learned(shuffled=True)[0] < 0.65
 
 
 def test_its_own_head_is_for_nodes_that_are_no_classes() -> None:
