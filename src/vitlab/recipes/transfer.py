@@ -93,8 +93,9 @@ def transfer_recipe(
     if epochs is not None:
         steps = max(round(epochs * num_images / batch), 1)
     if SMALL.fits(config):
-        small = SMALL.augmentation_for(config), SMALL.lr_for(config, batch) if lr is None else lr
-        return _small(data, model, num_images, batch, steps, *small, on_gpu=on_gpu, held_out=held_out, side=image_size)
+        return _small(
+            data, model, config, num_images, batch, steps, lr, on_gpu=on_gpu, held_out=held_out, side=image_size
+        )
     if isinstance(config, BiTConfig):
         rule = bit_recipe(data, model, num_images=num_images, picture=picture, held_out=held_out, name="finetune")
         recipe = dataclasses.replace(rule, batch_size=batch, keep="best")
@@ -129,11 +130,11 @@ def transfer_recipe(
 def _small(
     data: str,
     model: str,
+    config: ViTConfig,
     num_images: int,
     batch: int,
     steps: int | None,
-    augmentation: Augmentation,
-    lr: float,
+    lr: float | None,
     *,
     on_gpu: bool,
     held_out: float,
@@ -146,11 +147,11 @@ def _small(
     )
     return dataclasses.replace(
         recipe,
-        augmentation=augmentation,
+        augmentation=SMALL.augmentation_for(config),
         loss=Loss(label_smoothing=SMALL.label_smoothing),
         optimizer=Optimizer(
             name="adamw",
-            lr=lr,
+            lr=SMALL.lr_for(config, batch) if lr is None else lr,
             weight_decay=SMALL.weight_decay,
             layer_decay=SMALL.layer_decay,
             clip=1.0,

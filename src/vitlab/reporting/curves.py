@@ -34,7 +34,7 @@ def curves(facts: Facts) -> list[Html]:
         best = None if chosen is None else (chosen["step"] / (epoch or 1), float(chosen["val score"]))
         if drawn := [curve for curve in found if curve.points]:
             charts.append(_chart(title, drawn, across, form, best, last=facts.record.field("keep") == "last"))
-    if lrs := points("lr"):
+    if len(lrs := points("lr")) > 1:  # one point is no course
         form = small_form(max(value for _, value in lrs))
         charts.append(_chart("Learning rate", [Curve("learning rate", "c", lrs, end=False)], across, form, None))
     if not charts:

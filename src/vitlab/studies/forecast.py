@@ -21,7 +21,7 @@ from vitlab.training.recipe import Recipe
 ENOUGH = {"cpu": 1e11, "cuda": 1e14}  # FLOPs of a rehearsed pass at most: about a second
 LOOK = 0.2  # seconds of rehearsal, where a pass is short enough for several
 AROUND = 0.5  # seconds that a run takes besides its steps, where there are few images: building, writing
-PER_IMAGE = 4e-5  # seconds of it for each image of the data: opening, reading, scoring
+PER_IMAGE = 4e-5  # seconds of it for each image of the data, as seen once on a CPU: opening, reading, scoring
 
 
 @dataclass(frozen=True)

@@ -30,7 +30,10 @@ class Scorer(ABC):
 
     @abstractmethod
     def scores(self, sums: Tensor) -> Scores:
-        """By name, from the sums of all; `score` selects, higher being better, `loss` decides between equal ones."""
+        """By name, from the sums of all; `score` selects, higher being better, `loss` decides between equal ones.
+
+        `score` is there by its own name too, first of all others, by which it is shown; negative where less is better.
+        """
 
 
 class Held(NamedTuple):

@@ -386,6 +386,12 @@ def test_a_reliability_chart_names_both_axes() -> None:
     assert "1 picture: 80% sure, right 50% of the time" in chart
 
 
+def test_a_learning_rate_that_was_logged_once_is_not_drawn() -> None:
+    lines = [{"step": step, "loss": 1.0, "lr": 1e-3 / step} for step in (10, 20)]
+    assert "Learning rate" in "".join(curves(Facts(record=record(lines=lines))))
+    assert "Learning rate" not in "".join(curves(Facts(record=record(lines=lines[:1]))))
+
+
 def test_the_end_of_mixing_is_told_beside_the_curves() -> None:
     recipe = {"augmentation": {"mixup": 0.8, "policy": "none"}, "batch_size": 4}
     lines = tuple({"step": step, "loss": 1.0} for step in (10, 50, 100))
