@@ -23,6 +23,7 @@ def study(
     data: StrPath | None = None,
     executor: str = "here",
     device: str | None = None,
+    compile: bool = False,
     forecast: bool = False,
     say: "Say | None" = None,
     progress: Progressing | None = None,
@@ -31,8 +32,9 @@ def study(
     """A study (positions, shape, data-size, ...) at a scale, in the folder `out` or runs/study-NAME-SCALE.
 
     `mine.py:NAME` is one of your own. The same call resumes what was begun in the folder, and reuses what ended.
-    `forecast` gives what the first runs would cost and trains nothing. Keywords that are not named here are the
-    study's own. `say` is told what it costs, and what failed; `progress` how many runs are over, of how many.
+    `compile` has longer runs compiled, which pays on a GPU where a model is trained many times. `forecast` gives what
+    the first runs would cost and trains nothing. Keywords that are not named here are the study's own. `say` is told
+    what it costs, and what failed; `progress` how many runs are over, of how many.
     """
     from vitlab.studies import STUDIES
     from vitlab.studies.running import run_study
@@ -49,6 +51,7 @@ def study(
         data=None if data is None else os.fspath(data),
         executor=executor,
         device=device,
+        compile=compile,
         dry=forecast,
         say=say,
         progress=progress,

@@ -1,8 +1,9 @@
 """What studies start from: for each scale a ViT, a BiT and a hybrid of about one size, trained alike.
 
-digits: seconds per run on one core. cifar: a study is some minutes of one H200 (estimated); its three models cost the
-same within 8%, 0.34 to 0.37 GFLOPs per image. tiny-imagenet: longer runs. None is compiled, which would cost more than
-it saves. imagenet: the paper's own recipes for ImageNet (table 3), and BiT's. Scores: docs/results/studies.md.
+digits: seconds per run on one core. cifar: a study is some minutes of one H200; its three models cost the same within
+8%, 0.34 to 0.37 GFLOPs per image. tiny-imagenet: longer runs. None is compiled, which costs each row half a
+minute. imagenet: the paper's own recipes for ImageNet (table 3), and BiT's. Scores:
+docs/results/studies.md.
 """
 
 import dataclasses
@@ -75,7 +76,6 @@ SMALL: dict[str, Small] = {
             ),
         },
         held_out=0.02,
-        sgd_lr=0.03,  # BiT's
     ),
     "tiny-imagenet": Small(
         "tiny-imagenet",
@@ -93,7 +93,6 @@ SMALL: dict[str, Small] = {
             ),
         },
         held_out=0.02,
-        sgd_lr=0.03,  # BiT's
     ),
 }
 

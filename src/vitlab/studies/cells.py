@@ -1,6 +1,7 @@
 """A cell of a study: one run and what is measured of it, as plain data that another process or machine can be sent."""
 
 import contextlib
+import dataclasses
 import hashlib
 import importlib
 import json
@@ -127,7 +128,8 @@ def run_model(cell: Cell) -> Model:
 
 
 def fingerprint(recipe: Recipe, module: str, folder: Path) -> str:
-    """Stands for what a run computes; paths in the study's folder count as they are below it, wherever it lies."""
+    """Stands for what a run computes, compiled or not; paths in the study's folder count as they are below it."""
+    recipe = dataclasses.replace(recipe, compile=False)
     return digest([replaced(to_dict(recipe), str(folder), "."), module])
 
 

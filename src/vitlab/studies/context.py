@@ -23,11 +23,13 @@ from vitlab.studies.contract import StudyError
 from vitlab.studies.executors import Executor, Here
 from vitlab.studies.findings import Sample
 from vitlab.studies.forecast import Shape, flops_of, forecast
+from vitlab.training.durations import parse
 from vitlab.training.plan import Given, open_parts
 from vitlab.training.recipe import Recipe, read_recipe
 from vitlab.training.session import with_given
 
 TEST = "test accuracy"
+LONG = 900  # steps; fewer take no longer than compiling does
 VAL = "val score"  # of a recipe that keeps the last weights; else 'best val score'
 
 Say: TypeAlias = Callable[[str], None]
@@ -82,6 +84,7 @@ class Context:
     data: str | None = None  # in place of the scale's own source
     only: str | None = None  # of the rows of a grid those whose names match
     device: str | None = None
+    compile: bool = False  # runs of LONG steps or more
     executor: Executor = field(default_factory=Here)
     say: Say | None = None
     progress: Progressing | None = None
@@ -102,7 +105,9 @@ class Context:
         """
         recipe = self.on_data(recipe)
         without = recipe.augmentation.without(self.opened(recipe).changes_labels)
-        recipe = dataclasses.replace(recipe, name=f"study-{self.study}", augmentation=without)
+        amount, unit = parse(recipe.schedule.total)
+        compiled = recipe.compile or (self.compile and (unit != "step" or amount >= LONG))
+        recipe = dataclasses.replace(recipe, name=f"study-{self.study}", augmentation=without, compile=compiled)
         if module:
             recipe = with_given(recipe, Given(model=build_module(module, recipe.seed)))
         mark = fingerprint(recipe, module, self.folder)

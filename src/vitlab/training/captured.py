@@ -5,6 +5,7 @@ batch, forward, backward, clipping, update and averaged weights are one launch. 
 step's number, the epoch's order, the rate) lies in tensors of fixed places.
 """
 
+import functools
 from collections.abc import Callable
 from typing import final
 
@@ -61,7 +62,7 @@ class CapturedStepper(Stepper):
 
     def prepare(self) -> None:
         device = self.world.device
-        self._stream, self._beside = torch.cuda.Stream(device, priority=-1), torch.cuda.Stream(device)
+        self._stream, self._beside = _streams(device)
         self._batch: list[Tensor] = []  # of the step `held`, in fixed places
         self._held = -1
         self._step = torch.zeros((), dtype=torch.int64, device=device)
@@ -199,6 +200,12 @@ class CapturedStepper(Stepper):
         if progress.skipped_in_a_row:
             self.last_batch = self.feed.batch(self._held - 1)
         return means
+
+
+@functools.cache
+def _streams(device: torch.device) -> tuple[torch.cuda.Stream, torch.cuda.Stream]:
+    """For all runs of a process: matrix products keep 32 MiB for every stream that they have been on."""
+    return torch.cuda.Stream(device, priority=-1), torch.cuda.Stream(device)
 
 
 def _generator() -> torch.Generator:

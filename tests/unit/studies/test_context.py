@@ -7,7 +7,7 @@ import pytest
 
 from short_runs import write_small_set
 from studied import Inventing, invented
-from vitlab.recipes.scales import scale_recipe, with_model
+from vitlab.recipes.scales import scale_recipe, tuned, with_model
 from vitlab.studies.context import Context, Forecasted, samples
 from vitlab.studies.contract import StudyError
 
@@ -33,6 +33,18 @@ def test_a_cell_is_known_by_what_it_computes(tmp_path: Path) -> None:
     assert study.cell("b", recipe).folder == first.folder  # the same run under another name
     assert study.cell("a", dataclasses.replace(recipe, seed=1)).folder != first.folder
     assert study.cell("a", with_model(recipe, depth=1)).folder != first.folder
+
+
+def test_long_runs_are_compiled_where_that_is_asked_and_stay_the_same_cells(tmp_path: Path) -> None:
+    study, recipe = context(tmp_path), scale_recipe("cifar")
+    study.data = str(write_small_set(tmp_path / "small.npz"))
+    short = tuned(recipe, steps=200, lr=0.1)
+    plain = [study.cell("a", each) for each in (recipe, short)]
+    study.compile = True
+    compiled = [study.cell("a", each) for each in (recipe, short)]
+    assert [cell.recipe["compile"] for cell in plain] == [False, False]
+    assert [cell.recipe["compile"] for cell in compiled] == [True, False]
+    assert [cell.folder for cell in compiled] == [cell.folder for cell in plain]
 
 
 def test_what_computes_the_same_is_computed_once(tmp_path: Path) -> None:
