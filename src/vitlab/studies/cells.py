@@ -25,6 +25,7 @@ from vitlab.data.contract import DataSet
 from vitlab.evaluation.request import How, Request, checked_options
 from vitlab.evaluation.results import result_to_dict
 from vitlab.models.contract import Model
+from vitlab.models.create import empty_model
 from vitlab.studies import PROTOCOLS
 from vitlab.studies.evaluate import HOST
 from vitlab.studies.grid import RESULT, Grid, Tally, trainer
@@ -33,7 +34,9 @@ from vitlab.training.assembly import WEIGHTS
 from vitlab.training.model import build_model
 from vitlab.training.plan import Given, make_plan, open_parts
 from vitlab.training.recipe import Recipe, read_recipe
+from vitlab.training.session import ARCHITECTURE
 from vitlab.weights.load import load
+from vitlab.weights.native import read_config
 
 FAILED = "failed.txt"  # a cell's file: the traceback of what ended it
 
@@ -111,7 +114,10 @@ def build_module(name: str, seed: int) -> nn.Module:
 
 
 def planned(cell: Cell, recipe: Recipe, dataset: DataSet) -> tuple[Model, int]:
-    """A cell's model, fresh, and how many steps it is trained."""
+    """A cell's model and how many steps it is trained; without values where it was, so that weights may be deleted."""
+    made, result = Path(cell.folder, ARCHITECTURE), Path(cell.folder, RESULT)
+    if made.exists() and result.exists():
+        return empty_model(read_config(read_json(made), made)), int(read_json(result)["step"])
     plan = make_plan(recipe, Path(cell.folder), dataset, given_of(cell))
     return build_model(plan), plan.schedule.total
 

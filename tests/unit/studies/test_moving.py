@@ -57,7 +57,7 @@ def steps_made(
     with patch.context() as own:
         for step in range(4):
             before_step(step, lambda _, step=step: told(step), own, Stepper)
-        result = run_study(STUDY, {}, scale="digits", folder=folder, seeds=1, device="cpu")
+        result = run_study(STUDY, {}, scale="digits", folder=folder, seeds=1, device="cpu", say=lambda _: None)
     assert result.findings == ["first"]
     assert not result.failed
     return steps
@@ -89,6 +89,13 @@ def test_a_lost_run_resumes_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
         steps_made(tmp_path / "old", monkeypatch, lose)
     shutil.move(tmp_path / "old", tmp_path / "new")
     assert steps_made(tmp_path / "new", monkeypatch) == [2, 3]
+
+
+def test_weights_may_be_deleted_when_all_is_over(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    steps_made(tmp_path, monkeypatch)
+    for model in list(tmp_path.glob("runs/*/model")):
+        shutil.rmtree(model)
+    assert steps_made(tmp_path, monkeypatch) == []
 
 
 def test_only_paths_below_the_folder_are_others() -> None:
