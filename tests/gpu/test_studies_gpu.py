@@ -52,4 +52,4 @@ def test_it_runs_captured(name: str, small_cifar: Path, tmp_path: Path, monkeypa
     assert not result.failed
     assert used
     assert all(used)
-    assert torch.cuda.memory_allocated() < 2**29  # what runs held is let go
+    assert torch.cuda.memory_allocated() < 2**30  # what runs held is let go

@@ -49,7 +49,7 @@ class Common:
     device: str | None = None
     """cpu, cuda, ...; by default a GPU where there is one."""
     compile: bool = False
-    """Compile runs of 900 steps and more: half a minute for each row, then several times as fast on a GPU."""
+    """Compile runs of 900 steps and more: they begin later, and are faster on a GPU then."""
     forecast: bool = False
     """Say what the first runs would cost, and train nothing."""
     json: bool = False

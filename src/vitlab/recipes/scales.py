@@ -1,9 +1,8 @@
 """What studies start from: for each scale a ViT, a BiT and a hybrid of about one size, trained alike.
 
 digits: seconds per run on one core. cifar: a study is some minutes of one H200; its three models cost the same within
-8%, 0.34 to 0.37 GFLOPs per image. tiny-imagenet: longer runs. None is compiled, which costs each row half a
-minute. imagenet: the paper's own recipes for ImageNet (table 3), and BiT's. Scores:
-docs/results/studies.md.
+8%, 0.34 to 0.37 GFLOPs per image. tiny-imagenet: longer runs. imagenet: the paper's own recipes for ImageNet (table 3),
+and BiT's. Scores: docs/results/studies.md.
 """
 
 import dataclasses
@@ -38,9 +37,9 @@ class Small:
     augmentation: Augmentation
     models: dict[Family, tuple[str, tuple[str, ...]]]  # a row of the zoo, and what is other than there
     held_out: float = 0.1
-    sgd_lr: float = 0.1  # for each 256 images of a batch, or fewer
 
 
+SGD_LR = 0.1  # for each 256 images of a batch, or fewer
 SMALL_ROOT = "small_root=true"  # else 32 px would be 8 before the first unit
 ONE_UNIT = ("resnet_layers=[1]", "resnet_width=32")
 SMALL: dict[str, Small] = {
@@ -126,7 +125,7 @@ def _adamw(small: Small) -> Optimizer:
 
 
 def _sgd(small: Small) -> Optimizer:
-    return Optimizer(name="sgd", lr=small.sgd_lr * max(small.batch_size / 256, 1), momentum=0.9, l2=1e-4, clip=1.0)
+    return Optimizer(name="sgd", lr=SGD_LR * max(small.batch_size / 256, 1), momentum=0.9, l2=1e-4, clip=1.0)
 
 
 def _imagenet(family: Family, optimizer: str) -> Recipe:

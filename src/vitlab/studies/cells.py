@@ -114,12 +114,17 @@ def build_module(name: str, seed: int) -> nn.Module:
 
 
 def planned(cell: Cell, recipe: Recipe, dataset: DataSet) -> tuple[Model, int]:
-    """A cell's model and how many steps it is trained; without values where it was, so that weights may be deleted."""
-    made, result = Path(cell.folder, ARCHITECTURE), Path(cell.folder, RESULT)
-    if made.exists() and result.exists():
-        return empty_model(read_config(read_json(made), made)), int(read_json(result)["step"])
+    """A cell's model, fresh, and how many steps it is trained."""
     plan = make_plan(recipe, Path(cell.folder), dataset, given_of(cell))
     return build_model(plan), plan.schedule.total
+
+
+def outlined(cell: Cell, recipe: Recipe, dataset: DataSet) -> tuple[Model, int]:
+    """The same to be counted, of a run that is over by what it wrote down: weights that it began from may be gone."""
+    made, result = Path(cell.folder, ARCHITECTURE), Path(cell.folder, RESULT)
+    if not made.exists() or not result.exists():
+        return planned(cell, recipe, dataset)
+    return empty_model(read_config(read_json(made), made)), int(read_json(result)["step"])
 
 
 def run_model(cell: Cell) -> Model:

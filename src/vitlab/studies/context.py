@@ -18,7 +18,7 @@ from vitlab.evaluation.cost import exaflops
 from vitlab.evaluation.results import result_from_dict
 from vitlab.models.contract import Model
 from vitlab.models.counts import count_parameters
-from vitlab.studies.cells import Cell, Measure, build_module, fingerprint, planned, run_model
+from vitlab.studies.cells import Cell, Measure, build_module, fingerprint, outlined, run_model
 from vitlab.studies.contract import StudyError
 from vitlab.studies.executors import Executor, Here
 from vitlab.studies.findings import Sample
@@ -29,7 +29,7 @@ from vitlab.training.recipe import Recipe, read_recipe
 from vitlab.training.session import with_given
 
 TEST = "test accuracy"
-LONG = 900  # steps; fewer take no longer than compiling does
+LONG = 900  # steps; shorter runs hardly win back what compiling takes
 VAL = "val score"  # of a recipe that keeps the last weights; else 'best val score'
 
 Say: TypeAlias = Callable[[str], None]
@@ -254,7 +254,7 @@ class Context:
         recipe = trained.recipe
         key = repr(recipe.model) + trained.cell.module
         if key not in self._counted:
-            model, _ = planned(trained.cell, recipe, self.opened(recipe))
+            model, _ = outlined(trained.cell, recipe, self.opened(recipe))
             self._counted[key] = flops_of(model), count_parameters(model)
         return self._counted[key]
 

@@ -14,7 +14,7 @@ from vitlab.evaluation.cost import TRAINING_FACTOR, training_speed
 from vitlab.models.contract import Model
 from vitlab.models.counts import count_flops, count_parameters
 from vitlab.models.outside import OutsideModel
-from vitlab.studies.cells import Cell, planned
+from vitlab.studies.cells import Cell, outlined, planned
 from vitlab.studies.grid import RESULT
 from vitlab.training.recipe import Recipe
 
@@ -85,7 +85,7 @@ def forecast(
     for cell, recipe, dataset in cells:
         key = repr(dataclasses.replace(recipe, seed=0)) + cell.module
         if key not in counted:
-            model, steps = planned(cell, recipe, dataset)
+            model, steps = outlined(cell, recipe, dataset)
             images = recipe.batch_size * (1 + recipe.objective.options.get("ratio", 0))  # unlabelled ones beside
             counted[key] = Shape(flops_of(model), count_parameters(model), images, recipe.objective.name), steps
         shape, steps = counted[key]
