@@ -92,10 +92,11 @@ def test_captured_steps_are_the_same_steps(
 def test_every_replay_drops_other_paths() -> None:
     """Compiled, the draws are the compiler's own: they must follow the seed of each step, and their rate."""
     compiled = torch.compile(dropped)
-    ones, graph = torch.ones(4096, 2, 3, device="cuda"), torch.cuda.CUDAGraph()
+    ones, graph, stream = torch.ones(4096, 2, 3, device="cuda"), torch.cuda.CUDAGraph(), torch.cuda.Stream()
     compiled(ones, 0.25, True)
-    with torch.cuda.graph(graph):
+    with torch.cuda.graph(graph, stream=stream):
         made = compiled(ones, 0.25, True)
+    torch.cuda.current_stream().wait_stream(stream)  # which writes a seed of its own as the capture begins
     drawn = []
     for seed in (1, 2, 1):
         torch.cuda.manual_seed(seed)

@@ -34,12 +34,12 @@ class Small:
     batch_size: int
     image_size: int
     lr: float  # of AdamW
+    sgd_lr: float
     augmentation: Augmentation
     models: dict[Family, tuple[str, tuple[str, ...]]]  # a row of the zoo, and what is other than there
     held_out: float = 0.1
 
 
-SGD_LR = 0.1  # for each 256 images of a batch, or fewer
 SMALL_ROOT = "small_root=true"  # else 32 px would be 8 before the first unit
 ONE_UNIT = ("resnet_layers=[1]", "resnet_width=32")
 SMALL: dict[str, Small] = {
@@ -49,6 +49,7 @@ SMALL: dict[str, Small] = {
         64,
         16,
         6e-3,
+        0.1,
         Augmentation(crop="resize", flip=0.0),
         {
             "ViT": ("vit-digits", ("patch_size=4", "width=32", "mlp_dim=64")),
@@ -65,6 +66,7 @@ SMALL: dict[str, Small] = {
         512,
         32,
         1e-3,
+        0.4,
         Augmentation(crop="pad", pad=4, flip=0.5),
         {
             "ViT": ("vit-ti4-32", ("depth=6",)),
@@ -82,6 +84,7 @@ SMALL: dict[str, Small] = {
         512,
         64,
         1e-3,
+        0.4,
         Augmentation(crop="pad", pad=8, flip=0.5),
         {
             "ViT": ("vit-ti8-64", ()),
@@ -125,7 +128,7 @@ def _adamw(small: Small) -> Optimizer:
 
 
 def _sgd(small: Small) -> Optimizer:
-    return Optimizer(name="sgd", lr=SGD_LR * max(small.batch_size / 256, 1), momentum=0.9, l2=1e-4, clip=1.0)
+    return Optimizer(name="sgd", lr=small.sgd_lr, momentum=0.9, l2=1e-4, clip=1.0)
 
 
 def _imagenet(family: Family, optimizer: str) -> Recipe:

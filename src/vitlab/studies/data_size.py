@@ -10,7 +10,7 @@ from vitlab.studies.contract import Study, StudyResult, Table
 if TYPE_CHECKING:
     from vitlab.studies.choosing import Chosen
     from vitlab.studies.context import Context, Trained
-    from vitlab.studies.findings import Sample
+    from vitlab.studies.findings import Difference, Sample
     from vitlab.training.recipe import Recipe
 
 # what the paper tunes for each size (section 4.3): weight decay, dropout, label smoothing
@@ -155,43 +155,46 @@ def _result(
 
 def _findings(options: DataSizeOptions, found: "dict[str, dict[str, Sample]]") -> list[str]:
     """ViT beside each other family at the smallest and the largest part, and whether that is the paper's order."""
-    from vitlab.studies.findings import difference, pair
+    from vitlab.studies.findings import pair
 
     sentences: list[str] = []
-    ends = (min(options.fractions), max(options.fractions))
+    ends = dict.fromkeys((min(options.fractions), max(options.fractions)))
     for other in (family for family in options.families if family != "ViT"):
-        gaps: list[float] = []
-        for part in dict.fromkeys(ends):
+        pairs: list[tuple[Sample, Sample]] = []
+        for part in ends:
             names = (_row("ViT", part), _row(other, part))
             if all(name in found for name in names):
                 scores = {name: found[name][AS_TRAINED] for name in names}
                 sentences.append(pair(*names, scores))
-                gap = difference(scores[names[0]], scores[names[1]])
-                gaps.append(gap.value if gap.is_seen else 0.0)
-        if len(gaps) == 2:
-            sentences.append(_order(other, *gaps))
+                pairs.append((scores[names[0]], scores[names[1]]))
+        if len(pairs) == 2:
+            sentences.append(order(other, *pairs))
     how = "Regularisation was chosen for each row on held-out images with one seed; all runs have the same steps."
-    return [*sentences, how] if sentences else [how]
+    return [*sentences, how]
 
 
-def _order(other: str, at_least: float, at_most: float) -> str:
-    """The paper's finding is that a ViT is below on little data and above on much."""
-    if at_least < 0 < at_most:
+def order(other: str, least: "tuple[Sample, Sample]", most: "tuple[Sample, Sample]") -> str:
+    """The paper's finding is that a ViT (the first of each two) is below on little data and above on much."""
+    from vitlab.studies.findings import contrast, difference
+
+    on_little, on_much = (_sign(difference(*each)) for each in (least, most))
+    if (on_little, on_much) == (-1, 1):
         return f"The paper's order holds against the {other}: the ViT is below on little data and above on much."
-    if at_least < 0 == at_most:
+    if (on_little, on_much) in ((-1, 0), (0, 1)):
+        halves = "below on little data, and level on much" if on_little else "level on little data, and above on much"
+        return f"Half of the paper's order holds against the {other}: the ViT is {halves}."
+    if on_little == on_much == -1:
+        change = contrast([(1, most[0]), (-1, most[1]), (-1, least[0]), (1, least[1])])
+        moved = {1: "it comes nearer", 0: "no change is seen", -1: "it falls further behind"}[_sign(change)]
         return (
-            f"Half of the paper's order holds against the {other}: the ViT is below on little data, and level on much."
-        )
-    if at_least == 0 < at_most:
-        return (
-            f"Half of the paper's order holds against the {other}: the ViT is level on little data, and above on much."
-        )
-    if at_least < at_most < 0:
-        gaps = f"{-100 * at_least:.1f} points behind it on the least data, {-100 * at_most:.1f} on the most"
-        return (
-            f"The ViT comes nearer to the {other} with more data ({gaps}); where it would overtake is not reached here."
+            f"The ViT is behind the {other} on the least data and on the most; with more data {moved}"
+            f" ({change.interval()} points). It overtakes nowhere here."
         )
     return f"The paper's order (the ViT below on little data, above on much) is not seen here against the {other}."
+
+
+def _sign(gap: "Difference") -> int:
+    return 0 if not gap.is_seen else 1 if gap.value > 0 else -1
 
 
 STUDY = Study(

@@ -65,16 +65,24 @@ def difference(one: Sample, other: Sample, *, among: Iterable[Sample] = (), comp
 
     The variance is pooled over the two, or over `among`, where they are rows of one table.
     """
+    return contrast([(1, one), (-1, other)], among=among, comparisons=comparisons)
+
+
+def contrast(
+    terms: Sequence[tuple[float, Sample]], *, among: Iterable[Sample] = (), comparisons: int = 1
+) -> Difference:
+    """A sum of means, each times its number; its interval is as for the difference of two."""
     from scipy.stats import t  # slow to import
 
-    value = one.mean - other.mean
-    pooled = [sample for sample in (*among,) or (one, other) if len(sample.values) > 1]
+    value = sum(times * sample.mean for times, sample in terms)
+    own = [sample for _, sample in terms]
+    pooled = [sample for sample in (*among,) or own if len(sample.values) > 1]
     freedom = sum(len(sample.values) - 1 for sample in pooled)
-    if not freedom or min(len(one.values), len(other.values)) < 2:
+    if not freedom or any(len(sample.values) < 2 for sample in own):
         return Difference(value, None)
     variance = sum((len(sample.values) - 1) * (sample.deviation or 0.0) ** 2 for sample in pooled) / freedom
     quantile = float(t.ppf(1 - (1 - LEVEL) / 2 / comparisons, freedom))
-    return Difference(value, quantile * math.sqrt(variance * (1 / len(one.values) + 1 / len(other.values))))
+    return Difference(value, quantile * math.sqrt(variance * sum(x**2 / len(sample.values) for x, sample in terms)))
 
 
 def against(name: str, samples: Mapping[str, Sample]) -> list[str]:

@@ -114,6 +114,8 @@ class CapturedStepper(Stepper):
                 graph.register_generator_state(self._draws)
             with torch.cuda.graph(graph, stream=self._stream):
                 self._body()
+            # A capture begins by writing the generator's seed on that stream: late, it would replace a later step's.
+            torch.cuda.current_stream().wait_stream(self._stream)
             self._graph = graph
             graph.replay()
         return True

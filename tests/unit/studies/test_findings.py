@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from scipy.stats import dunnett, ttest_ind
 
-from vitlab.studies.findings import Sample, against, difference, pair, rank_correlation, uneven
+from vitlab.studies.findings import Sample, against, contrast, difference, pair, rank_correlation, uneven
 
 LOW = Sample((0.90, 0.91, 0.92))
 HIGH = Sample((0.95, 0.955, 0.96))
@@ -18,6 +18,19 @@ def test_the_interval_of_two_is_students(level: float) -> None:
     assert found.half_width is not None
     assert found.value - found.half_width == pytest.approx(low)
     assert found.value + found.half_width == pytest.approx(high)
+
+
+def test_the_interval_of_a_change_is_that_of_an_interaction() -> None:
+    """Which least squares has: ones, two sides, and their product."""
+    groups = {(0, 0): LOW, (1, 0): HIGH, (0, 1): NEAR, (1, 1): Sample((0.97, 0.98, 0.985))}
+    rows = np.array([[1, a, b, a * b] for a, b in groups for _ in range(3)], float)
+    scores = np.concatenate([sample.values for sample in groups.values()])
+    fitted, (left,), *_ = np.linalg.lstsq(rows, scores)
+    error = np.sqrt(left / 8 * np.linalg.inv(rows.T @ rows)[3, 3])
+    signs = {place: 1 - 2 * (sum(place) % 2) for place in groups}
+    found = contrast([(signs[place], sample) for place, sample in groups.items()])
+    assert found.value == pytest.approx(fitted[3])
+    assert found.half_width == pytest.approx(2.306004 * error)  # Student's, 8 degrees of freedom, of any table
 
 
 def test_the_interval_among_several_is_nearly_dunnetts() -> None:
