@@ -1,6 +1,7 @@
 """Every way to learn with few labels or none, by one ViT in the same time: the tables of docs/results/methods.md.
 
     python benchmarks/methods.py --data cifar10 --source cifar10.npz --results methods.jsonl --budget 28
+    python benchmarks/methods.py --data cifar10 --source cifar10.npz --model vit-ti4-32 --minutes 1
     python benchmarks/methods.py --data tiny-imagenet --methods supervised mae dino --seeds 0 1 2 --out runs/methods
     python benchmarks/methods.py --data digits --minutes 0.1
     python benchmarks/methods.py --data cifar10 --results methods.jsonl --pace
@@ -109,6 +110,10 @@ class Study:
     device: str
     out: Path
     results: Path
+    model: str | None = None  # in the place of the recipes' own
+
+    def is_own(self, line: Line) -> bool:
+        return {"data": self.data, "minutes": self.minutes, "model": self.model}.items() <= line.items()
 
     def lines(self) -> list[Line]:
         """All results; a line that a kill left half is none."""
@@ -119,12 +124,11 @@ class Study:
         return found
 
     def find(self, **cell: Any) -> Line | None:
-        wanted = {"data": self.data, "minutes": self.minutes, **cell}
-        return next((line for line in self.lines() if wanted.items() <= line.items()), None)
+        return next((line for line in self.lines() if self.is_own(line) and cell.items() <= line.items()), None)
 
     def add(self, line: Line) -> None:
         """In one write of one line, synced."""
-        text = json.dumps({"data": self.data, "minutes": self.minutes, **line})
+        text = json.dumps({"data": self.data, "minutes": self.minutes, "model": self.model, **line})
         handle = os.open(self.results, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
         try:
             os.write(handle, f"{text}\n".encode())
@@ -133,7 +137,8 @@ class Study:
             os.close(handle)
 
     def folder(self, *parts: object) -> Path:
-        return self.out / self.data / "-".join(str(part) for part in (f"{self.minutes:g}min", *parts))
+        about = (f"{self.minutes:g}min", *([self.model] if self.model else ()), *parts)
+        return self.out / self.data / "-".join(str(part) for part in about)
 
     def trial(self, name: str, option: str) -> Line:
         return {"method": name, "seed": 0, "labels": METHODS[name].trials, "measure": "trial", "option": option}
@@ -244,6 +249,7 @@ def pace_all(study: Study, names: list[str]) -> list[str]:
 def base(study: Study, recipe: str, seed: int, part: float | None = None) -> list[str]:
     """A recipe, with labels for a part of each class; the other images stay to be learned from without."""
     words = ["train", recipe, "--data.source", study.source, "--seed", str(seed), *MODEL.get(study.data, ())]
+    words += ["--model.source", study.model] if study.model else []
     return words if part is None else [*words, "--data.labelled", f"{part:g}"]
 
 
@@ -399,6 +405,7 @@ def main() -> int:
     parser.add_argument("--source", help="where the data are; by default the name")
     parser.add_argument("--methods", nargs="+", choices=list(METHODS), default=list(METHODS))
     parser.add_argument("--labels", nargs="+", type=float, default=[0.01, 0.1, 1.0], help="parts of the labels")
+    parser.add_argument("--model", help="a row of the zoo in the place of the recipes' own ViT")
     parser.add_argument("--seeds", nargs="+", type=int, default=[0])
     parser.add_argument("--minutes", type=float, default=4.0, help="of steps, for a cell in all")
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
@@ -410,11 +417,11 @@ def main() -> int:
     given = parser.parse_args()
     given.out.mkdir(parents=True, exist_ok=True)
     results = given.results or given.out / "results.jsonl"
-    study = Study(given.data, given.source or given.data, given.minutes, given.device, given.out, results)
+    study = Study(given.data, given.source or given.data, given.minutes, given.device, given.out, results, given.model)
     names = [name for name in given.methods if METHODS[name].named(given.data) in recipe_names()]
     todo = [] if given.table or given.pace else [(seed, name) for seed in given.seeds for name in names]
     failed = pace_all(study, names) if given.pace else fill(study, todo, given.labels, given.budget)
-    lines = [line for line in study.lines() if (line["data"], line["minutes"]) == (study.data, study.minutes)]
+    lines = [line for line in study.lines() if study.is_own(line)]
     print("\n".join(["", *table(lines, given.labels)]))
     print(*failed, sep="\n", file=sys.stderr)
     return 1 if failed else 0

@@ -16,15 +16,16 @@ long it will take on this machine is said before it starts. RUN/model has no hea
 gives it one. Labels are never learned from; where there are some (class folders), nearest neighbours show before and
 after how well the features tell the classes apart. docs/pretrain.md says when this pays.
 
-Methods: masked-patches, mae (hidden patches are predicted), dino, ibot, simclr, lejepa (views of a photo agree), or
-FILE.py:NAME of your own. Their options and every other field of a recipe are options too, as in `vitlab train`.
+Methods: dino (the default), ibot, simclr, lejepa (views of a photo agree), masked-patches, mae (hidden patches are
+predicted), or FILE.py:NAME of your own. Their options and every other field of a recipe are options too, as in
+`vitlab train`.
 
 Examples:
   vitlab pretrain photos/
   vitlab finetune labelled/ --model runs/pretrain
   vitlab pretrain photos/ --epochs 5 --out runs/mine
   vitlab pretrain photos/ --method simclr --lr auto
-  vitlab pretrain photos/ --method dino --objective.koleo 0.1 --objective.num-small 4
+  vitlab pretrain photos/ --objective.koleo 0.1 --objective.num-small 4
   vitlab pretrain photos/ --model hf-hub:google/vit-base-patch16-224 --image-size 224
   vitlab pretrain photos/ --model vit-s8-64 --method mae --epochs 300
 """
@@ -38,7 +39,7 @@ class Arguments:
     model: str = DEFAULT
     """Where the weights come from, as for finetune; a row of the zoo (`vitlab models`) starts from fresh ones."""
     method: str | None = None
-    """How it learns: masked-patches (the default), mae, dino, ibot, simclr, lejepa, or FILE.py:NAME of your own."""
+    """How it learns: dino (the default), ibot, simclr, lejepa, masked-patches, mae, or FILE.py:NAME of your own."""
     out: Path | None = None
     """The run's folder; by default runs/pretrain, with a number behind it where that is taken."""
     steps: int | None = None
