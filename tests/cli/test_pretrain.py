@@ -12,7 +12,7 @@ from box_stand_in import LICENSE, boxed
 from vitlab.cli import main
 from vitlab.cli.pretrain import DESCRIPTION
 from vitlab.models.vit import ViT
-from vitlab.recipes.unlabelled import DEFAULT, METHODS
+from vitlab.recipes.unlabelled import METHODS, default_method
 from vitlab.weights.load import load
 
 __all__ = ["boxed"]  # a fixture
@@ -42,6 +42,7 @@ def test_from_photos_to_a_classifier(
     assert main(["pretrain", str(photos), "--steps", "2", "--out", str(out), "--device", "cpu"]) == 0
     said = capsys.readouterr()
     assert "next: vitlab finetune DATA --model" in said.out
+    assert json.loads((out / "recipe.json").read_text())["objective"]["name"] == "simclr"
     assert "kNN" not in said.out
     assert "12 photos are few" in said.err or "11 photos are few" in said.err
     assert "What its features are like" in (out / "report.html").read_text()
@@ -121,4 +122,4 @@ def test_a_folder_that_is_not_there(boxed: ViT, tmp_path: Path, capsys: pytest.C
 
 def test_help_names_every_method() -> None:
     assert all(name in DESCRIPTION for name in METHODS)
-    assert DEFAULT in METHODS
+    assert {default_method(on_gpu=True), default_method(on_gpu=False)} == {"dino", "simclr"} <= METHODS.keys()

@@ -52,13 +52,14 @@ def pretrain(
 
     `photos` is any data set, or any folder: what is no data set is all pictures below it. Labels are never learned
     from; where there are some, they measure the features, before and after. `model` is a source for `load`, or a row of
-    the zoo without weights, for a start from fresh ones. `method` is one of recipes.unlabelled, or 'mine.py:NAME', an
-    objective that needs no labels. `adjust` gets the recipe that was chosen, and gives the one to train by.
+    the zoo without weights, for a start from fresh ones. `method` is one of recipes.unlabelled (DINO on a GPU, SimCLR
+    on a CPU), or 'mine.py:NAME', an objective that needs no labels. `adjust` gets the recipe that was chosen, and gives
+    the one to train by.
     """
     from vitlab.recipes import unlabelled
 
     device, source, data = choose_device(device), source_name(model, "model"), source_name(photos, "photos")
-    method = unlabelled.DEFAULT if method is None else method
+    method = unlabelled.default_method(on_gpu=device.startswith("cuda")) if method is None else method
     permit(method, source, data)
     check_length(steps, epochs)
     trained = not is_file_reference(source) and (source not in ZOO or Path(source).exists())

@@ -16,16 +16,16 @@ long it will take on this machine is said before it starts. RUN/model has no hea
 gives it one. Labels are never learned from; where there are some (class folders), nearest neighbours show before and
 after how well the features tell the classes apart. docs/pretrain.md says when this pays.
 
-Methods: dino (the default), ibot, simclr, lejepa (views of a photo agree), masked-patches, mae (hidden patches are
-predicted), or FILE.py:NAME of your own. Their options and every other field of a recipe are options too, as in
-`vitlab train`.
+Methods: dino (the default on a GPU), simclr (on a CPU), ibot, lejepa (views of a photo agree), masked-patches, mae
+(hidden patches are predicted), or FILE.py:NAME of your own. Their options and every other field of a recipe are
+options too, as in `vitlab train`.
 
 Examples:
   vitlab pretrain photos/
   vitlab finetune labelled/ --model runs/pretrain
   vitlab pretrain photos/ --epochs 5 --out runs/mine
   vitlab pretrain photos/ --method simclr --lr auto
-  vitlab pretrain photos/ --objective.koleo 0.1 --objective.num-small 4
+  vitlab pretrain photos/ --method dino --objective.koleo 0.1 --objective.num-small 4
   vitlab pretrain photos/ --model hf-hub:google/vit-base-patch16-224 --image-size 224
   vitlab pretrain photos/ --model vit-s8-64 --method mae --epochs 300
 """
@@ -39,7 +39,8 @@ class Arguments:
     model: str = DEFAULT
     """Where the weights come from, as for finetune; a row of the zoo (`vitlab models`) starts from fresh ones."""
     method: str | None = None
-    """How it learns: dino (the default), ibot, simclr, lejepa, masked-patches, mae, or FILE.py:NAME of your own."""
+    """How it learns: dino (the default on a GPU), simclr (on a CPU), ibot, lejepa, masked-patches, mae, or
+    FILE.py:NAME of your own."""
     out: Path | None = None
     """The run's folder; by default runs/pretrain, with a number behind it where that is taken."""
     steps: int | None = None
@@ -69,6 +70,7 @@ def main(arguments: Sequence[str]) -> int:
     from vitlab import api
     from vitlab.cli.choices import data_and_changes, takes_auto
     from vitlab.cli.train import report
+    from vitlab.core.devices import choose_device
     from vitlab.core.errors import ConfigError
     from vitlab.core.record import read_json
     from vitlab.recipes import unlabelled
@@ -76,8 +78,9 @@ def main(arguments: Sequence[str]) -> int:
     if any(text.partition("=")[0] == "--objective" for text in rest):
         raise ConfigError("Name the objective as --method, so that lr and augmentation are its own.")
     lr: float | Literal["auto"] | None = "auto" if takes_auto(rest) else given.lr
-    method = given.method or unlabelled.DEFAULT
-    draft = unlabelled.pretrain_recipe("", given.model, method, trained=True, num_images=1, on_gpu=False)
+    on_gpu = choose_device(given.device).startswith("cuda")
+    method = given.method or unlabelled.default_method(on_gpu=on_gpu)
+    draft = unlabelled.pretrain_recipe("", given.model, method, trained=True, num_images=1, on_gpu=on_gpu)
     missing = f"Name a folder of photos: {PROG}."
     photos, adjust = data_and_changes(given.data, draft, rest, options_of(Arguments), prog=PROG, missing=missing)
     outcome = api.pretrain(

@@ -16,7 +16,7 @@ import vitlab
 from box_stand_in import boxed
 from vitlab.core.errors import DataError
 from vitlab.models.vit import ViT
-from vitlab.recipes.unlabelled import DEFAULT, METHODS
+from vitlab.recipes.unlabelled import DEFAULT_ON_CPU, METHODS
 from vitlab.training import hooks
 from vitlab.training.loop import Ending, Moment
 from vitlab.training.plan import open_parts
@@ -90,7 +90,8 @@ def test_weights_or_fresh_ones_and_what_follows(boxed: ViT, tmp_path: Path) -> N
 
 
 @pytest.mark.parametrize(
-    "method", [DEFAULT, *(pytest.param(name, marks=pytest.mark.slow) for name in METHODS if name != DEFAULT)]
+    "method",
+    [DEFAULT_ON_CPU, *(pytest.param(name, marks=pytest.mark.slow) for name in METHODS if name != DEFAULT_ON_CPU)],
 )
 def test_every_method_trains_and_is_resumed_to_the_same_bits(
     method: str, boxed: ViT, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
