@@ -25,9 +25,13 @@ def test_a_line_that_a_kill_left_half_is_none(study: Study) -> None:
     study.add({**cell, "accuracy": 0.5})
     with study.results.open("a") as file:
         file.write('{"data": "cifar10", "minutes": 4.0, "method": "dino", "see')
-    assert study.find(**cell) == {"data": "cifar10", "minutes": 4.0, **cell, "accuracy": 0.5}
+    assert study.find(**cell) == {"data": "cifar10", "minutes": 4.0, "model": None, **cell, "accuracy": 0.5}
     assert study.find(**(cell | {"seed": 1})) is None
     assert dataclasses.replace(study, minutes=2.0).find(**cell) is None  # another time is another cell
+    smaller = dataclasses.replace(study, model="vit-ti4-32")  # and so is another model
+    assert smaller.find(**cell) is None
+    assert smaller.folder("mae", 0) != study.folder("mae", 0)
+    assert methods.base(smaller, "cifar10", 0)[-2:] == ["--model.source", "vit-ti4-32"]
     assert len(study.lines()) == 1
 
 
