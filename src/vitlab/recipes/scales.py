@@ -34,10 +34,10 @@ class Small:
     batch_size: int
     image_size: int
     lr: float  # of AdamW
-    sgd_lr: float
     augmentation: Augmentation
     models: dict[Family, tuple[str, tuple[str, ...]]]  # a row of the zoo, and what is other than there
     held_out: float = 0.1
+    sgd_lr: float = 0.1
 
 
 SMALL_ROOT = "small_root=true"  # else 32 px would be 8 before the first unit
@@ -49,7 +49,6 @@ SMALL: dict[str, Small] = {
         64,
         16,
         6e-3,
-        0.1,
         Augmentation(crop="resize", flip=0.0),
         {
             "ViT": ("vit-digits", ("patch_size=4", "width=32", "mlp_dim=64")),
@@ -66,7 +65,6 @@ SMALL: dict[str, Small] = {
         512,
         32,
         1e-3,
-        0.4,
         Augmentation(crop="pad", pad=4, flip=0.5),
         {
             "ViT": ("vit-ti4-32", ("depth=6",)),
@@ -77,6 +75,7 @@ SMALL: dict[str, Small] = {
             ),
         },
         held_out=0.02,
+        sgd_lr=0.4,
     ),
     "tiny-imagenet": Small(
         "tiny-imagenet",
@@ -84,7 +83,6 @@ SMALL: dict[str, Small] = {
         512,
         64,
         1e-3,
-        0.4,
         Augmentation(crop="pad", pad=8, flip=0.5),
         {
             "ViT": ("vit-ti8-64", ()),
@@ -95,6 +93,7 @@ SMALL: dict[str, Small] = {
             ),
         },
         held_out=0.02,
+        sgd_lr=0.4,
     ),
 }
 
