@@ -1,7 +1,7 @@
 """Every way to learn with few labels or none, by one ViT in the same time: the tables of docs/results/methods.md.
 
     python benchmarks/methods.py --data cifar10 --source cifar10.npz --results methods.jsonl --budget 28
-    python benchmarks/methods.py --data cifar10 --source cifar10.npz --model vit-ti4-32 --minutes 1
+    python benchmarks/methods.py --data cifar10 --source cifar10.npz --model vit-lite7-4-32 --minutes 1
     python benchmarks/methods.py --data tiny-imagenet --methods supervised mae dino --seeds 0 1 2 --out runs/methods
     python benchmarks/methods.py --data digits --minutes 0.1
     python benchmarks/methods.py --data cifar10 --results methods.jsonl --pace
@@ -11,7 +11,8 @@ A cell has --minutes of steps in all, compilation and evaluations aside: supervi
 them on one run for each part of the labels, Noisy Student half of them on its teacher; those without labels spend three
 quarters on one run without, which nearest neighbours and a linear classifier measure, and a quarter on fine-tuning it
 for each part. How many steps that is, a short rehearsal tells, so that schedules end in time. Where several processes
-share a GPU, --pace rehearses before, one method after the other: cells have the steps that they would have alone.
+are to share a GPU, each with some of --methods or --labels, --pace rehearses before any of them trains: cells have the
+steps that they would have alone. Processes with --pace take turns at what is timed, not at what is compiled.
 
 Fine-tuning is by the supervised recipe, with its optimizer or the one that MAE's authors fine-tune with.
 `supervised-quarter` is supervised in the time that fine-tuning has. `few-labels` is supervised with the augmentation,
@@ -26,6 +27,7 @@ gone is trained again only if something is still to be made of it. With --budget
 
 import argparse
 import contextlib
+import fcntl
 import functools
 import json
 import os
@@ -47,6 +49,7 @@ from vitlab.core.record import read_json
 from vitlab.objectives import OBJECTIVES
 from vitlab.recipes import find_recipe, recipe_names
 from vitlab.training.captured import CapturedStepper
+from vitlab.training.step import Stepper
 
 Line: TypeAlias = dict[str, Any]
 
@@ -191,14 +194,39 @@ def train(study: Study, words: list[str], folder: Path, steps: int, log: int) ->
     return found | {"accuracy": result.get("test accuracy"), "val": result.get("val score")}
 
 
+@contextlib.contextmanager
+def rehearsing(lock: Path) -> Iterator[set[type[Stepper]]]:
+    """Steps of which the last two thirds are made in turn with other processes; gives the kinds that were made."""
+    used: set[type[Stepper]] = set()
+
+    def alone(made: Callable[[Any, int, float], bool]) -> Callable[[Any, int, float], bool]:
+        def step(self: Stepper, number: int, factor: float) -> bool:
+            used.add(type(self))
+            if number == REHEARSED // 3:
+                fcntl.flock(file, fcntl.LOCK_EX)
+            done = made(self, number, factor)
+            if number == REHEARSED - 1:
+                if torch.cuda.is_available():
+                    torch.cuda.synchronize()
+                fcntl.flock(file, fcntl.LOCK_UN)
+            return done
+
+        return step
+
+    with contextlib.ExitStack() as stack:
+        file = stack.enter_context(lock.open("w"))
+        for kind in (Stepper, CapturedStepper):
+            stack.enter_context(mock.patch.object(kind, "__call__", alone(kind.__call__)))
+        yield used
+
+
 def paced(study: Study, name: str, words: list[str]) -> Line:
     """The time of a step by a rehearsal, images per second, and whether the step is one CUDA graph."""
     if (known := study.find(measure="pace", run=name)) is not None:
         return known
     folder = study.folder("rehearsal", name)
     shutil.rmtree(folder, ignore_errors=True)  # what an earlier one left
-    own = {"autospec": True, "side_effect": CapturedStepper.prepare}
-    with mock.patch.object(CapturedStepper, "prepare", **own) as prepared:
+    with rehearsing(study.out / "pace.lock") as used:
         train(study, words, folder, REHEARSED, REHEARSED // 3)
     logged = [json.loads(text) for text in (folder / "metrics.jsonl").read_text().splitlines()]
     last = [line for line in logged if "seconds per step" in line][-1]
@@ -209,7 +237,7 @@ def paced(study: Study, name: str, words: list[str]) -> Line:
         "run": name,
         "seconds_per_step": last["seconds per step"],
         "images_per_second": last["images per second"] * (1 + others),
-        "captured": prepared.called,
+        "captured": used == {CapturedStepper},
         "device": torch.cuda.get_device_name() if study.device == "cuda" else study.device,
     }
     study.add(line)
@@ -228,7 +256,7 @@ def timed(study: Study, name: str, words: list[str], folder: Path, minutes: floa
 
 
 def pace_all(study: Study, names: list[str]) -> list[str]:
-    """The pace of every method; a student's and that of fine-tuning, which need a run, are the supervised one's."""
+    """The pace of every method; a student's and fine-tuning's, which need a run, come with the supervised one's."""
     failed = list[str]()
     for name in names:
         method = METHODS[name]
@@ -239,9 +267,9 @@ def pace_all(study: Study, names: list[str]) -> list[str]:
             paced(study, name, [*base(study, method.named(study.data), 0, part), *method.options])
         except FailedError as error:  # the others may do
             failed.append(f"the pace of {name}: {error}")
-    known = paced(study, "supervised", base(study, study.data, 0, SOME))
-    for name in ("finetuning", *(name for name in names if METHODS[name].teacher)):
-        if study.find(measure="pace", run=name) is None:
+    known = study.find(measure="pace", run="supervised") if "supervised" in names else None
+    for name in ("finetuning", *(name for name in METHODS if METHODS[name].teacher)):
+        if known is not None and study.find(measure="pace", run=name) is None:
             study.add({**known, "run": name, "images_per_second": None})
     return failed
 

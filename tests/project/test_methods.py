@@ -1,6 +1,7 @@
 """The benchmark of methods: its cells, what is kept of them, and the table that is made of what is there."""
 
 import dataclasses
+import fcntl
 from pathlib import Path
 
 import pytest
@@ -8,6 +9,8 @@ import pytest
 import methods
 from methods import METHODS, Study, cells, missing, table
 from vitlab.recipes import recipe_names
+from vitlab.training.captured import CapturedStepper
+from vitlab.training.step import Stepper
 
 
 @pytest.fixture
@@ -141,3 +144,45 @@ def test_the_table_is_made_of_what_is_there() -> None:
     assert found[2] == "| supervised |  |  | 81.25 |  |"
     assert found[3] == "| mae | 35.00 ± 7.07 (2) |  |  | 12,346, not captured |"
     assert [text.strip() for text in found[5:]] == [each["command"] for each in lines[:3]]
+
+
+@pytest.mark.parametrize("kind", [Stepper, CapturedStepper])
+def test_what_is_timed_is_made_in_turn_with_other_processes(
+    kind: type[Stepper], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lock, held = tmp_path / "pace.lock", list[bool]()
+
+    def is_held() -> bool:
+        with lock.open("a") as file:
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                return True
+        return False
+
+    monkeypatch.setattr(kind, "__call__", lambda *_: held.append(is_held()) or True)
+    with methods.rehearsing(lock) as used:
+        stepper = object.__new__(kind)
+        for number in range(methods.REHEARSED):
+            assert stepper(number, 1.0)
+        assert not is_held()
+    assert used == {kind}
+    third = methods.REHEARSED // 3
+    assert held == [False] * third + [True] * (2 * third)
+
+
+def test_what_needs_a_run_has_the_pace_of_the_supervised_one(study: Study, monkeypatch: pytest.MonkeyPatch) -> None:
+    def paced(study: Study, name: str, _: list[str]) -> methods.Line:
+        if name == "dino":
+            raise methods.FailedError("status 2")
+        line = {"measure": "pace", "run": name, "seconds_per_step": 0.5, "images_per_second": 1024}
+        study.add(line)
+        return line
+
+    monkeypatch.setattr(methods, "paced", paced)
+    names = ["mae", "dino", "noisy-student", "supervised-quarter"]
+    assert methods.pace_all(study, names) == ["the pace of dino: status 2"]
+    assert [line["run"] for line in study.lines()] == ["mae"]  # another process may be at the supervised one's
+    assert methods.pace_all(study, ["supervised"]) == []
+    assert [line["run"] for line in study.lines()] == ["mae", "supervised", "finetuning", "noisy-student"]
+    assert {line["seconds_per_step"] for line in study.lines()} == {0.5}
