@@ -46,6 +46,16 @@ def test_help_of_the_verbs_imports_no_torch() -> None:
     assert (done.returncode, done.stderr) == (0, "")
 
 
+def test_a_recipe_is_shown_without_the_compiler() -> None:
+    """Importing torch's compiler takes as long as importing torch: only what compiles does."""
+    code = (
+        "import sys; from vitlab.cli import main; assert main(['train', 'digits', '--help']) == 0;"
+        "assert 'torch._dynamo' not in sys.modules"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
 @pytest.mark.parametrize("verb", cli.VERBS)
 def test_help_of_a_verb_shows_examples_and_defaults(verb: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main([verb, "--help"]) == 0

@@ -71,6 +71,8 @@ class TransGAN(Objective):
         self.seed = int(torch.randint(2**32, ()))  # torch's generator is seeded by the recipe here
         self.turns = ("critic", *(f"critic {i}" for i in range(2, options.n_critic + 1)))
         self.critic = _critic(options, model)
+        # What is compiled cannot be differentiated twice. (Said here: torch imports its compiler for it.)
+        self.slopes = cast("Slopes", torch.compiler.disable(slopes))
 
     def phases(self, model: Model) -> tuple[Phase, ...]:
         del model
@@ -106,7 +108,7 @@ class TransGAN(Objective):
         metrics = {"real score": high.mean().detach(), "made score": low.mean().detach()}
         if options.gradient_penalty:
             part = uniform(key(self.seed, f"between{turn}"), places)[:, None, None, None]
-            steep = slopes(self.critic, fake + part * (real - fake))
+            steep = self.slopes(self.critic, fake + part * (real - fake))
             loss = loss + options.gradient_penalty * (steep - 1).square().mean()
             metrics["slope"] = steep.mean().detach()
         if turn:  # the first one tells enough
@@ -154,15 +156,12 @@ def generator_losses(kind: Kind, made: Float[Tensor, "b"]) -> Float[Tensor, "b"]
     return F.softplus(-made) if kind == "nonsaturating" else -made
 
 
-def _slopes(critic: torch.nn.Module, images: Float[Tensor, "b c h w"]) -> Float[Tensor, "b"]:
+def slopes(critic: torch.nn.Module, images: Float[Tensor, "b c h w"]) -> Float[Tensor, "b"]:
     """|dD/dy| of each image y, itself to be differentiated: attention by products that can be, without autocast."""
     y = images.detach().requires_grad_(True)
     with torch.enable_grad(), torch.autocast(y.device.type, enabled=False), sdpa_kernel(SDPBackend.MATH):
         [gradient] = torch.autograd.grad(critic(y).sum(), y, create_graph=True)
     return (gradient.flatten(1).square().sum(dim=1) + EPS).sqrt()
-
-
-slopes = cast("Slopes", torch.compiler.disable(_slopes))  # what is compiled cannot be differentiated twice
 
 
 def _critic(options: TransGANOptions, model: Generator) -> ViT:
