@@ -12,7 +12,8 @@ them on one run for each part of the labels, Noisy Student half of them on its t
 quarters on one run without, which nearest neighbours and a linear classifier measure, and a quarter on fine-tuning it
 for each part. How many steps that is, a short rehearsal tells, so that schedules end in time. Where several processes
 are to share a GPU, each with some of --methods or --labels, --pace rehearses before any of them trains: cells have the
-steps that they would have alone. Processes with --pace take turns at what is timed, not at what is compiled.
+steps that they would have alone. Processes with --pace take turns at what is timed, not at what is compiled; the pace
+of fine-tuning and of students comes with that of `supervised`.
 
 Fine-tuning is by the supervised recipe, with its optimizer or the one that MAE's authors fine-tune with.
 `supervised-quarter` is supervised in the time that fine-tuning has. `few-labels` is supervised with the augmentation,
@@ -226,7 +227,7 @@ def paced(study: Study, name: str, words: list[str]) -> Line:
         return known
     folder = study.folder("rehearsal", name)
     shutil.rmtree(folder, ignore_errors=True)  # what an earlier one left
-    with rehearsing(study.out / "pace.lock") as used:
+    with rehearsing(study.results.with_suffix(".lock")) as used:
         train(study, words, folder, REHEARSED, REHEARSED // 3)
     logged = [json.loads(text) for text in (folder / "metrics.jsonl").read_text().splitlines()]
     last = [line for line in logged if "seconds per step" in line][-1]

@@ -47,7 +47,7 @@ def test_help_of_the_verbs_imports_no_torch() -> None:
 
 
 def test_a_recipe_is_shown_without_the_compiler() -> None:
-    """Importing torch's compiler takes as long as importing torch: only what compiles does."""
+    """Torch's compiler is slow to import: only what compiles does."""
     code = (
         "import sys; from vitlab.cli import main; assert main(['train', 'digits', '--help']) == 0;"
         "assert 'torch._dynamo' not in sys.modules"

@@ -71,7 +71,7 @@ class TransGAN(Objective):
         self.seed = int(torch.randint(2**32, ()))  # torch's generator is seeded by the recipe here
         self.turns = ("critic", *(f"critic {i}" for i in range(2, options.n_critic + 1)))
         self.critic = _critic(options, model)
-        # What is compiled cannot be differentiated twice. (Said here: torch imports its compiler for it.)
+        # What is compiled cannot be differentiated twice. At a module's level this would import torch's compiler.
         self.slopes = cast("Slopes", torch.compiler.disable(slopes))
 
     def phases(self, model: Model) -> tuple[Phase, ...]:

@@ -97,7 +97,7 @@ def test_another_plan_is_refused(tmp_path: Path) -> None:
     ):
         pass
     with open_grid(tmp_path, plan, train=Pretended(), tally=Tally(0)):
-        pass  # the same goes on
+        pass  # the same plan is resumed
 
 
 def test_a_run_of_another_recipe_does_not_count(tmp_path: Path) -> None:
