@@ -11,11 +11,13 @@ A cell has --minutes of steps in all, compilation and evaluations aside: supervi
 them on one run for each part of the labels, Noisy Student half of them on its teacher; those without labels spend three
 quarters on one run without, which nearest neighbours and a linear classifier measure, and a quarter on fine-tuning it
 for each part. How many steps that is, a short rehearsal tells, so that schedules end in time. Where several processes
-are to share a GPU, each with some of --methods or --labels, --pace rehearses before any of them trains: cells have the
-steps that they would have alone. Processes with --pace take turns at what is timed, not at what is compiled; the pace
+are to share a GPU, each with some of --methods, --labels or --measures, --pace rehearses before any of them trains:
+cells have the steps that they would have alone. Processes with --pace take turns at what is timed, not at what is
+compiled; the pace
 of fine-tuning and of students comes with that of `supervised`.
 
-Fine-tuning is by the supervised recipe, with its optimizer or the one that MAE's authors fine-tune with.
+Fine-tuning is by the supervised recipe, with its optimizer or the one that MAE's authors fine-tune with. From scratch
+that recipe's weight decay is scaled with the number of steps, so that all of them take off as much of the weights.
 `supervised-quarter` is supervised in the time that fine-tuning has. `few-labels` is supervised with the augmentation,
 averaging and batch of the semi-supervised ones. Its decay with few labels, and the optimizer of fine-tuning for each
 method, are chosen by trials with seed 0, whose score on the held-out part of train decides.
@@ -37,7 +39,7 @@ import shutil
 import statistics
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, TypeAlias
@@ -50,6 +52,8 @@ from vitlab.core.record import read_json
 from vitlab.objectives import OBJECTIVES
 from vitlab.recipes import find_recipe, recipe_names
 from vitlab.training.captured import CapturedStepper
+from vitlab.training.durations import Pace
+from vitlab.training.durations import steps as steps_of
 from vitlab.training.step import Stepper
 
 Line: TypeAlias = dict[str, Any]
@@ -66,7 +70,10 @@ TRIED: dict[float, dict[str, tuple[str, ...]]] = {
 }
 SPARE = 2.0  # minutes that a cell may take besides its steps: compilation, evaluations
 REHEARSED = 60  # steps of a rehearsal, of which the last third is timed
+PART_OF = {"trial": "accuracy", "teacher": "accuracy"}  # what else a measure needs
 TITLES = {"knn": "k-NN", "linear": "linear", "accuracy": "trained on the labels"}
+MEASURES = ("pretraining", *TITLES)
+IMAGES = {"digits": 1_259, "cifar10": 49_015, "tiny-imagenet": 97_978}  # that are trained on
 # one ViT for all: CIFAR-10's and Tiny-ImageNet's recipes agree on theirs
 MODEL = {"digits": ("--model.set", "pool=mean", "class_token=false", "positions_std=0.5")}
 
@@ -81,14 +88,16 @@ class Method:
     teacher: str = ""  # the method that trains its teacher, in half of the time
     share: float = 1.0  # of the time
     trials: float = 0.0  # the part of the labels with which options are tried; 0: none are
+    scaled: bool = False  # whether its weight decay follows the number of steps
 
     def named(self, data: str) -> str:
         return f"{self.recipe}-{data}" if self.recipe else data
 
 
 METHODS = {
-    "supervised": Method("", "labels"),
-    "supervised-quarter": Method("", "labels", share=SHARE),
+    "supervised": Method("", "labels", scaled=True),
+    "supervised-quarter": Method("", "labels", share=SHARE, scaled=True),
+    "sam": Method("sam", "labels", scaled=True),
     "masked-patches": Method("masked-patches", "images", trials=SOME),
     "masked-patches-thumbnail": Method("masked-patches", "images", ("--objective.target", "thumbnail"), trials=SOME),
     "masked-patches-pixels": Method("masked-patches", "images", ("--objective.target", "pixels"), trials=SOME),
@@ -246,14 +255,28 @@ def paced(study: Study, name: str, words: list[str]) -> Line:
     return line
 
 
-def timed(study: Study, name: str, words: list[str], folder: Path, minutes: float) -> Line:
-    """A run of so many minutes of steps."""
+def _none(steps: int) -> list[str]:
+    del steps
+    return []
+
+
+def timed(
+    study: Study, name: str, words: list[str], folder: Path, minutes: float, options: Callable[[int], list[str]] = _none
+) -> Line:
+    """A run of so many minutes of steps; `options` are more words, for a number of steps."""
     pace = paced(study, name, words)
     steps = max(round(minutes * 60 / pace["seconds_per_step"]), 1)
     if (folder / "recipe.json").exists():  # it was begun with a number of its own
         total = str(read_json(folder / "recipe.json")["schedule"]["total"])
         steps = int(total.removesuffix(" steps"))
-    return train(study, words, folder, steps, max(steps // 20, 1))
+    return train(study, [*words, *options(steps)], folder, steps, max(steps // 20, 1))
+
+
+def scaled_decay(data: str, steps: int) -> list[str]:
+    """The weight decay of the recipe for a set, in a run of another length."""
+    recipe = find_recipe(data)
+    whole = steps_of(recipe.schedule.total, Pace(recipe.batch_size, IMAGES[data]))
+    return ["--optimizer.weight-decay", f"{recipe.optimizer.weight_decay * whole / steps:.3g}"]
 
 
 def pace_all(study: Study, names: list[str]) -> list[str]:
@@ -313,10 +336,12 @@ def _with_labels(study: Study, name: str, seed: int, part: float) -> Iterator[Ce
     """One run."""
     method, cell = METHODS[name], {"method": name, "seed": seed, "labels": part, "measure": "accuracy"}
     minutes, pace = study.minutes * method.share, name if method.share == 1 else "supervised"
+    scaled = functools.partial(scaled_decay, study.data) if method.scaled else _none
 
     def run(seed: int, option: str = "", options: tuple[str, ...] = ()) -> Line:
         words = [*base(study, method.named(study.data), seed, part), *method.options, *options]
-        return timed(study, pace, words, study.folder(name, seed, f"{part:g}", *option.split()), minutes)
+        folder = study.folder(name, seed, f"{part:g}", *option.split())
+        return timed(study, pace, words, folder, minutes, scaled)
 
     if part == method.trials:
         yield from _tried(study, name, cell, run, minutes)
@@ -372,11 +397,15 @@ def missing(study: Study, found: list[Cell]) -> list[Cell]:
     return [cell for cell, is_new in zip(found, without, strict=True) if is_new or cell.leaves in gone]
 
 
-def fill(study: Study, todo: list[tuple[int, str]], labels: list[float], budget: float) -> list[str]:
+def fill(
+    study: Study, todo: list[tuple[int, str]], labels: list[float], budget: float, measures: Sequence[str] = MEASURES
+) -> list[str]:
     """Make the cells that are missing of seeds and methods; what failed, and which were not begun."""
     failed, begun = list[str](), time.monotonic()
     for seed, name in todo:
         for cell in missing(study, list(cells(study, name, seed, labels))):
+            if PART_OF.get(cell.line["measure"], cell.line["measure"]) not in measures:
+                continue
             try:
                 if (time.monotonic() - begun) / 60 + cell.minutes + SPARE > budget:
                     raise FailedError("there was no time left")
@@ -434,6 +463,7 @@ def main() -> int:
     parser.add_argument("--source", help="where the data are; by default the name")
     parser.add_argument("--methods", nargs="+", choices=list(METHODS), default=list(METHODS))
     parser.add_argument("--labels", nargs="+", type=float, default=[0.01, 0.1, 1.0], help="parts of the labels")
+    parser.add_argument("--measures", nargs="+", choices=MEASURES, default=MEASURES, help="of each method")
     parser.add_argument("--model", help="a row of the zoo in the place of the recipes' own ViT")
     parser.add_argument("--seeds", nargs="+", type=int, default=[0])
     parser.add_argument("--minutes", type=float, default=4.0, help="of steps, for a cell in all")
@@ -449,7 +479,7 @@ def main() -> int:
     study = Study(given.data, given.source or given.data, given.minutes, given.device, given.out, results, given.model)
     names = [name for name in given.methods if METHODS[name].named(given.data) in recipe_names()]
     todo = [] if given.table or given.pace else [(seed, name) for seed in given.seeds for name in names]
-    failed = pace_all(study, names) if given.pace else fill(study, todo, given.labels, given.budget)
+    failed = pace_all(study, names) if given.pace else fill(study, todo, given.labels, given.budget, given.measures)
     lines = [line for line in study.lines() if study.is_own(line)]
     print("\n".join(["", *table(lines, given.labels)]))
     print(*failed, sep="\n", file=sys.stderr)

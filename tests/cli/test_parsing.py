@@ -42,6 +42,9 @@ def said(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> str:
         ("report runs/x --imges 3", "Did you mean --images?"),
         ("models --jsno", "Did you mean --json?"),
         ("convert a b --formt timm", "Did you mean --format?"),
+        ("models --no-json", "--no-json is so by default: leave it out."),
+        ("train digits --compile --qqqq", "There is no option '--qqqq'."),  # a recipe's flags can be said both ways
+        ("train digits --no-compile --qqqq", "There is no option '--qqqq'."),
         ("train digits --qqqq", "There is no option '--qqqq'. `vitlab train digits --help` shows them all."),
     ],
 )

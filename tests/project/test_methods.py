@@ -66,13 +66,27 @@ def test_cells_of_methods_with_and_without_labels(study: Study, monkeypatch: pyt
     assert [minutes for _, minutes in timed] == [2.0, 2.0]
 
 
+def test_from_scratch_the_decay_follows_the_number_of_steps(study: Study, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The recipe's is for 235 epochs of 49,015 images in batches of 512."""
+    commands: list[str] = []
+    monkeypatch.setattr(methods, "paced", lambda *_: {"seconds_per_step": 0.01})
+    monkeypatch.setattr(methods, "train", lambda _, words, *__: commands.append(" ".join(words)) or {"val": 0.5})
+    for name in ("supervised", "supervised-quarter", "fixmatch"):
+        for cell in cells(study, name, 0, [0.1]):
+            cell.make()
+    whole, steps = 235 * 49015 / 512, 4 * 60 / 0.01
+    decays = [f"--optimizer.weight-decay {0.0475 * whole / number:.3g}" for number in (steps, steps / 4)]
+    assert [command.endswith(decay) for command, decay in zip(commands, decays, strict=False)] == [True, True]
+    assert "--optimizer.weight-decay" not in commands[2]
+
+
 def test_options_are_chosen_by_the_held_out_part(study: Study, monkeypatch: pytest.MonkeyPatch) -> None:
     """With seed 0, one of whose trials is the cell; other seeds, other parts and a teacher have the best."""
     val = {"0.05": 0.4, "0.2": 0.6, "0.8": 0.5, "0.75": 0.7}
     test = {"0.05": 0.9, "0.2": 0.3, "0.8": 0.2, "0.75": 0.1}  # which decides nothing
     commands: list[str] = []
 
-    def timed(_: Study, __: str, words: list[str], folder: Path, ___: float) -> methods.Line:
+    def timed(_: Study, __: str, words: list[str], folder: Path, *___: object) -> methods.Line:
         commands.append(" ".join(words))
         (folder / "model").mkdir(parents=True, exist_ok=True)
         return {"val": val.get(words[-1], 0.0), "accuracy": test.get(words[-1], 0.5), "command": commands[-1]}
@@ -115,7 +129,7 @@ def test_a_run_that_is_gone_is_made_again_for_what_still_needs_it_alone(study: S
 def test_what_fails_or_is_left_out_leaves_out_what_needs_it_alone(
     study: Study, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def timed(_: Study, name: str, __: list[str], folder: Path, ___: float) -> methods.Line:
+    def timed(_: Study, name: str, __: list[str], folder: Path, *___: object) -> methods.Line:
         if name == "dino":
             raise methods.FailedError("status 2")
         (folder / "model").mkdir(parents=True, exist_ok=True)
@@ -129,6 +143,25 @@ def test_what_fails_or_is_left_out_leaves_out_what_needs_it_alone(
     assert [line["measure"] for line in study.lines()] == measures
     assert len(methods.fill(study, [(0, "supervised"), (0, "fixmatch")], [0.1], budget=5)) == 2  # 4 minutes and 2 more
     assert len(methods.fill(study, [(0, "supervised"), (0, "fixmatch")], [0.1], budget=7)) == 0
+
+
+def test_measures_may_be_made_apart(study: Study, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A run without labels, then what is fine-tuned and what is frozen, in any order."""
+
+    def timed(_: Study, __: str, ___: list[str], folder: Path, *____: object) -> methods.Line:
+        (folder / "model").mkdir(parents=True, exist_ok=True)
+        return {"accuracy": 0.5, "val": 0.5}
+
+    monkeypatch.setattr(methods, "timed", timed)
+    monkeypatch.setattr(methods, "evaluated", lambda *_: {"accuracy": 0.4})
+    made = lambda *measures: methods.fill(study, [(0, "mae")], [0.1], 60, measures)  # noqa: E731
+    assert len(made("knn")) == 1  # nothing to measure yet
+    assert made("pretraining", "accuracy") == []
+    assert [line["measure"] for line in study.lines()] == ["pretraining", "trial", "trial", "accuracy"]
+    assert made("linear", "knn") == []
+    assert [line["measure"] for line in study.lines()][4:] == ["knn", "linear"]
+    assert made("pretraining", "accuracy", "knn", "linear") == []
+    assert len(study.lines()) == 6
 
 
 def test_the_table_is_made_of_what_is_there() -> None:

@@ -17,8 +17,9 @@ from vitlab.core.errors import ConfigError, did_you_mean, near_matches, near_nam
 
 T = TypeVar("T")
 
-RECIPE_FLAGS = (tyro.conf.FlagCreatePairsOff, tyro.conf.AvoidSubcommands)
-FLAGS = (*RECIPE_FLAGS, tyro.conf.DisallowNone)  # None is no value but of a recipe's fields, which may have others
+# A recipe's flags may be on or off by default, so that both can be said of each; None is a value of its fields alone.
+RECIPE_FLAGS = (tyro.conf.AvoidSubcommands,)
+FLAGS = (*RECIPE_FLAGS, tyro.conf.FlagCreatePairsOff, tyro.conf.DisallowNone)
 WORDS = {int: "a whole number", float: "a number", Path: "a path", str: "a text", bool: "True or False"}
 
 
@@ -62,6 +63,8 @@ def refuse(rest: Sequence[str], known: Iterable[str], *, prog: str) -> None:
     word = rest[0].partition("=")[0] if rest[0].startswith("-") else rest[0]
     name = _name(word)
     options = list(known)
+    if word.startswith("-") and name.removeprefix("no-") in options:
+        raise ConfigError(f"{word} is so by default: leave it out.")
     last = [option for option in options if option.endswith(f".{name}")]  # --ema for --optimizer.ema
     hint = did_you_mean(f"--{option}" for option in last[:3] or near_names(name, options))
     if word.startswith("-"):

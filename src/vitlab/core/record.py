@@ -1,6 +1,7 @@
 """What is kept of a piece of work: JSON that is there whole or not at all, and what it was done with."""
 
 import json
+import math
 import os
 import platform
 import subprocess
@@ -28,6 +29,13 @@ def write_json(path: Path, content: Mapping[str, Any]) -> None:
     """JSON, whole or not at all."""
     with atomic_file(path) as partial:
         partial.write_text(json.dumps(content, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
+
+
+def finite(values: Mapping[str, Any]) -> dict[str, Any]:
+    """The same with None, JSON's null, for numbers that are not finite: JSON has none."""
+    return {
+        name: None if isinstance(value, float) and not math.isfinite(value) else value for name, value in values.items()
+    }
 
 
 def read_json(path: Path, kind: type[Error] = Error) -> dict[str, Any]:

@@ -115,8 +115,8 @@ def few_labels_cifar10() -> Recipe:
     """The labels of 1% of CIFAR-10 alone: what FixMatch and Noisy Student are to beat.
 
     Command: vitlab train few-labels-cifar10 --data.source PATH
-    Hardware and time: not run here.
-    Score: none seen here.
+    Hardware and time: not run here with this model.
+    Score: 48.39 ± 0.55% by vit-lite7-4-32 in 36 s of steps on one H200, three seeds (docs/results/methods.md).
     """
     return _cifar10("few-labels-cifar10", _strong(CIFAR_WEAK))
 
@@ -125,8 +125,8 @@ def fixmatch_cifar10() -> Recipe:
     """FixMatch with the labels of 1% of CIFAR-10, by the model of the recipe cifar10.
 
     Command: vitlab train fixmatch-cifar10 --data.source PATH
-    Hardware and time: not run here.
-    Score: none seen here.
+    Hardware and time: not run here with this model.
+    Score: 47.14% by vit-lite7-4-32 in 36 s of steps on one H200, one run: no more than labels alone.
     """
     return _cifar10("fixmatch-cifar10", CIFAR_WEAK, "fixmatch")
 
@@ -136,8 +136,8 @@ def noisy_student_cifar10() -> Recipe:
 
     Command: vitlab train few-labels-cifar10 --data.source PATH --out runs/teacher
              vitlab train noisy-student-cifar10 --data.source PATH --objective.teacher runs/teacher
-    Hardware and time: not run here.
-    Score: none seen here.
+    Hardware and time: not run here with this model.
+    Score: 55.03 ± 0.34% by vit-lite7-4-32 in 36 s of steps, the teacher's with them, three seeds.
     """
     return _cifar10("noisy-student-cifar10", _strong(CIFAR_WEAK), "noisy-student", {"ratio": 7, "quota": 4000})
 

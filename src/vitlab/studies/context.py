@@ -57,7 +57,7 @@ class Trained:
         return read_recipe(self.cell.recipe, where=self.cell.name)
 
     def score(self, name: str = TEST) -> float:
-        if name not in self.result:
+        if self.result.get(name) is None:  # or it was not finite
             raise StudyError(f"The run {self.cell.name} has no '{name}' ({', '.join(self.result)}).")
         return float(self.result[name])
 

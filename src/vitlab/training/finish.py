@@ -12,7 +12,7 @@ from safetensors.torch import load_file
 from vitlab.core import notebook
 from vitlab.core.errors import DataError
 from vitlab.core.progress import stage
-from vitlab.core.record import write_json
+from vitlab.core.record import finite, write_json
 from vitlab.core.words import count, one_line
 from vitlab.models.contract import Model
 from vitlab.models.outside import OutsideModel
@@ -88,7 +88,7 @@ def finish(run: Run, ending: Ending, view: ProgressView) -> RunOutcome:
         view.say(f"{unreadable:,} of {num_train:,} training images could not be read: others took their places.")
     if run.world.first:
         ended = {"reason": ending.reason, "unreadable": unreadable}
-        write_json(folder / "result.json", {**scores, **dataclasses.asdict(progress), **ended})
+        write_json(folder / "result.json", finite({**scores, **dataclasses.asdict(progress), **ended}))
     own = plan.task.commands(str(folder), plan.recipe.data.source) if plan.scores_task else ()
     return RunOutcome(
         folder,

@@ -1,6 +1,7 @@
 """What happens every so often in a run: logging, stopping, evaluating, checkpoints. In this order after each step."""
 
 import contextlib
+import math
 import time
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
@@ -212,6 +213,8 @@ class Evaluate(Hook):
     def _say(self, step: int, scores: Mapping[str, float], more: str = "") -> None:
         words = self.words(scores)
         said = f"validation {words}, loss" if words else "validation loss"
+        if not math.isfinite(scores["loss"]):
+            more = ": numbers overflow; a lower --optimizer.lr or --precision float32 may help"
         self.view.say(f"step {step}: {said} {scores['loss']:.3f}{more}")
 
 

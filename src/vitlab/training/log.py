@@ -15,7 +15,7 @@ from vitlab.core.errors import Error, MissingDependencyError
 from vitlab.core.files import CannotWriteError, atomic_file
 from vitlab.core.progress import EVERY, bar
 from vitlab.core.reading import check_regular, parse_json
-from vitlab.core.record import write_json
+from vitlab.core.record import finite, write_json
 from vitlab.core.words import clock, one_line
 from vitlab.training.run import RunError, read_json
 
@@ -47,8 +47,7 @@ class JsonLines:
         self._stream = path.open("a", encoding="utf-8")
 
     def write(self, step: int, values: Mapping[str, float]) -> None:
-        finite = {name: value if math.isfinite(value) else None for name, value in values.items()}
-        self._stream.write(json.dumps({"step": step, **finite}) + "\n")
+        self._stream.write(json.dumps({"step": step, **finite(values)}) + "\n")
         self._stream.flush()
 
     def close(self) -> None:

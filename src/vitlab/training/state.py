@@ -1,5 +1,6 @@
 """The state of a run, one object: everything that a resumed run needs to continue as if nothing had happened."""
 
+import math
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -31,10 +32,14 @@ class Progress:
     images_seen: int = 0
 
     def is_better(self, score: float, loss: float) -> bool:
-        """Whether this beats the best so far: a higher score, or the same with a lower loss."""
+        """Whether this beats the best so far: a higher score, or the same with a lower loss; NaN is worse than all."""
         if self.best_score is None or self.best_loss is None:
             return True
-        return (score, -loss) > (self.best_score, -self.best_loss)
+        return _rank(score, loss) > _rank(self.best_score, self.best_loss)
+
+
+def _rank(score: float, loss: float) -> tuple[float, float]:
+    return (-math.inf if math.isnan(score) else score, -math.inf if math.isnan(loss) else -loss)
 
 
 @dataclass

@@ -1,3 +1,5 @@
+import json
+import math
 import re
 from pathlib import Path
 
@@ -6,6 +8,7 @@ import pytest
 from shown import HOSTILE, shown
 from vitlab.cli import main
 from vitlab.training.finish import RunOutcome
+from vitlab.training.scoring import Scoring
 
 
 def test_a_run_says_how_it_ended_and_where_things_are(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -48,3 +51,19 @@ def test_what_is_done_with_a_generator_is_said(tmp_path: Path, capsys: pytest.Ca
     (best,) = [line for line in said.splitlines() if "validation" in line]
     assert re.fullmatch(r"  best validation Frechet distance of 8 x 8 pixels: [0-9.]+", best)
     assert "score" not in said
+
+
+def test_a_result_is_json_also_where_the_loss_is_no_number(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refused(constant: str) -> None:
+        raise AssertionError(f"{constant} is not JSON")
+
+    nan = {"loss": math.nan, "score": math.nan, "count": 1.0}
+    monkeypatch.setattr(Scoring, "own_score", lambda *_: nan)
+    arguments = ["--schedule.total", "2 steps", "--data.workers", "0", "--device", "cpu"]
+    assert main(["train", "mae-digits", *arguments, "--out", str(tmp_path / "run")]) == 0
+    result = json.loads((tmp_path / "run" / "result.json").read_text(), parse_constant=refused)
+    assert result["val score"] is None
+    assert "loss nan: numbers overflow" in capsys.readouterr().err
+    assert (tmp_path / "run" / "report.html").exists()

@@ -1,6 +1,7 @@
 """Each hook alone, with stand-ins for what is around it."""
 
 import json
+import math
 import types
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -249,6 +250,17 @@ def test_scores_that_are_no_better_are_stale() -> None:
         it.after(step)
     assert it.state.progress.stale == 2
     assert it.state.progress.last_score == 0.4
+
+
+def test_a_loss_that_is_no_number_is_said_and_beaten_by_any_other() -> None:
+    nan = math.nan
+    it = Evaluating((nan, nan), (0.2, nan), (0.2, 9.0), (nan, nan), (0.2, nan), (0.3, 8.0))
+    best = [it.after(step).best for step in range(3, 21, 3)]
+    assert best == [True, True, True, False, False, True]  # the first is all there is
+    assert it.view.said[1].endswith(
+        "loss nan: numbers overflow; a lower --optimizer.lr or --precision float32 may help"
+    )
+    assert it.view.said[2].endswith("loss 9.000  (best so far)")
 
 
 def test_an_evaluation_that_a_signal_cut_off_is_owed() -> None:
