@@ -12,9 +12,9 @@ them on one run for each part of the labels, Noisy Student half of them on its t
 quarters on one run without, which nearest neighbours and a linear classifier measure, and a quarter on fine-tuning it
 for each part. How many steps that is, a short rehearsal tells, so that schedules end in time. Where several processes
 are to share a GPU, each with some of --methods, --labels or --measures, --pace rehearses before any of them trains:
-cells have the steps that they would have alone. Processes with --pace take turns at what is timed, not at what is
-compiled; the pace
-of fine-tuning and of students comes with that of `supervised`.
+cells have the steps that they would have alone. Processes with --pace take turns at their steps, not at compiling; a
+machine whose cores are all busy still slows steps that are not captured. The pace of fine-tuning and of students comes
+with that of `supervised`.
 
 Fine-tuning is by the supervised recipe, with its optimizer or the one that MAE's authors fine-tune with. From scratch
 that recipe's weight decay is scaled with the number of steps, so that all of them take off as much of the weights.
@@ -40,7 +40,7 @@ import statistics
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal, TypeAlias
 from unittest import mock
@@ -69,7 +69,7 @@ TRIED: dict[float, dict[str, tuple[str, ...]]] = {
     },
 }
 SPARE = 2.0  # minutes that a cell may take besides its steps: compilation, evaluations
-REHEARSED = 60  # steps of a rehearsal, of which the last third is timed
+REHEARSED, UNTIMED = 60, 20  # steps of a rehearsal, and how many of them are made before the time is taken
 PART_OF = {"trial": "accuracy", "teacher": "accuracy"}  # what else a measure needs
 TITLES = {"knn": "k-NN", "linear": "linear", "accuracy": "trained on the labels"}
 MEASURES = ("pretraining", *TITLES)
@@ -204,21 +204,41 @@ def train(study: Study, words: list[str], folder: Path, steps: int, log: int) ->
     return found | {"accuracy": result.get("test accuracy"), "val": result.get("val score")}
 
 
+class RehearsedError(BaseException):
+    """A rehearsal has made its steps: what a run does after them is left out."""
+
+
+@dataclass
+class Rehearsal:
+    """What a step took, and the kinds of steps that were made."""
+
+    seconds_per_step: float = 0.0
+    kinds: set[type[Stepper]] = field(default_factory=set)
+
+
 @contextlib.contextmanager
-def rehearsing(lock: Path) -> Iterator[set[type[Stepper]]]:
-    """Steps of which the last two thirds are made in turn with other processes; gives the kinds that were made."""
-    used: set[type[Stepper]] = set()
+def rehearsing(lock: Path) -> Iterator[Rehearsal]:
+    """Steps that are made in turn with other processes, but for the first, which compiles; ends after the last."""
+    found, begun = Rehearsal(), 0.0
+
+    def now() -> float:
+        if torch.cuda.is_available():
+            torch.cuda.synchronize()
+        return time.perf_counter()
 
     def alone(made: Callable[[Any, int, float], bool]) -> Callable[[Any, int, float], bool]:
         def step(self: Stepper, number: int, factor: float) -> bool:
-            used.add(type(self))
-            if number == REHEARSED // 3:
+            nonlocal begun
+            found.kinds.add(type(self))
+            if number == 1:
                 fcntl.flock(file, fcntl.LOCK_EX)
+            if number == UNTIMED:
+                begun = now()
             done = made(self, number, factor)
             if number == REHEARSED - 1:
-                if torch.cuda.is_available():
-                    torch.cuda.synchronize()
+                found.seconds_per_step = (now() - begun) / (REHEARSED - UNTIMED)
                 fcntl.flock(file, fcntl.LOCK_UN)
+                raise RehearsedError
             return done
 
         return step
@@ -227,7 +247,8 @@ def rehearsing(lock: Path) -> Iterator[set[type[Stepper]]]:
         file = stack.enter_context(lock.open("w"))
         for kind in (Stepper, CapturedStepper):
             stack.enter_context(mock.patch.object(kind, "__call__", alone(kind.__call__)))
-        yield used
+        stack.enter_context(contextlib.suppress(RehearsedError))
+        yield found
 
 
 def paced(study: Study, name: str, words: list[str]) -> Line:
@@ -236,18 +257,17 @@ def paced(study: Study, name: str, words: list[str]) -> Line:
         return known
     folder = study.folder("rehearsal", name)
     shutil.rmtree(folder, ignore_errors=True)  # what an earlier one left
-    with rehearsing(study.results.with_suffix(".lock")) as used:
-        train(study, words, folder, REHEARSED, REHEARSED // 3)
-    logged = [json.loads(text) for text in (folder / "metrics.jsonl").read_text().splitlines()]
-    last = [line for line in logged if "seconds per step" in line][-1]
-    chosen = find_recipe(words[1]).objective  # the log counts labelled images
-    others = getattr(OBJECTIVES.find(chosen.name).options(**chosen.options), "ratio", 0)
+    with rehearsing(study.results.with_suffix(".lock")) as found:
+        train(study, words, folder, REHEARSED, REHEARSED)
+    recipe = find_recipe(words[1])
+    options = OBJECTIVES.find(recipe.objective.name).options(**recipe.objective.options)
+    images = recipe.batch_size * (1 + getattr(options, "ratio", 0))  # of which some have no label
     line = {
         "measure": "pace",
         "run": name,
-        "seconds_per_step": last["seconds per step"],
-        "images_per_second": last["images per second"] * (1 + others),
-        "captured": used == {CapturedStepper},
+        "seconds_per_step": found.seconds_per_step,
+        "images_per_second": images / found.seconds_per_step,
+        "captured": found.kinds == {CapturedStepper},
         "device": torch.cuda.get_device_name() if study.device == "cuda" else study.device,
     }
     study.add(line)

@@ -2,6 +2,7 @@
 
 import dataclasses
 import fcntl
+import time
 from pathlib import Path
 
 import pytest
@@ -193,15 +194,16 @@ def test_what_is_timed_is_made_in_turn_with_other_processes(
                 return True
         return False
 
-    monkeypatch.setattr(kind, "__call__", lambda *_: held.append(is_held()) or True)
-    with methods.rehearsing(lock) as used:
+    monkeypatch.setattr(kind, "__call__", lambda *_: held.append(is_held()) or time.sleep(0.002) or True)
+    with methods.rehearsing(lock) as found:
         stepper = object.__new__(kind)
-        for number in range(methods.REHEARSED):
+        for number in range(methods.REHEARSED + 1):
             assert stepper(number, 1.0)
-        assert not is_held()
-    assert used == {kind}
-    third = methods.REHEARSED // 3
-    assert held == [False] * third + [True] * (2 * third)
+        raise AssertionError("nothing is done after the last step")
+    assert not is_held()
+    assert found.kinds == {kind}
+    assert found.seconds_per_step >= 0.002
+    assert held == [False] + [True] * (methods.REHEARSED - 1)  # the first one compiles
 
 
 def test_what_needs_a_run_has_the_pace_of_the_supervised_one(study: Study, monkeypatch: pytest.MonkeyPatch) -> None:
