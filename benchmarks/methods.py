@@ -322,7 +322,12 @@ def base(study: Study, recipe: str, seed: int, part: float | None = None) -> lis
     """A recipe, with labels for a part of each class; the other images stay to be learned from without."""
     words = ["train", recipe, "--data.source", study.source, "--seed", str(seed), *MODEL.get(study.data, ())]
     words += ["--model.source", study.model] if study.model else []
-    return words if part is None else [*words, "--data.labelled", f"{part:g}"]
+    return words if part is None else [*words, *labelled(part, seed)]
+
+
+def labelled(part: float, seed: int) -> list[str]:
+    """Labels for a part of each class, others with each seed."""
+    return ["--data.labelled", f"{part:g}", *(["--data.subset-seed", str(seed)] if seed and part < 1 else [])]
 
 
 def cells(study: Study, name: str, seed: int, labels: list[float]) -> Iterator[Cell]:
@@ -396,13 +401,13 @@ def _without_labels(study: Study, name: str, seed: int, labels: list[float]) -> 
     for part in sorted(labels, key=lambda part: part != method.trials):
         cell: Line = {"method": name, "seed": seed, "labels": part}
         for protocol in ("knn", "linear"):
-            make = functools.partial(evaluated, study, protocol, trained, part)
+            make = functools.partial(evaluated, study, protocol, trained, part, seed)
             yield Cell(cell | {"measure": protocol}, make, needs=trained)
 
         def run(seed: int, option: str, options: tuple[str, ...], part: float = part) -> Line:
             fine = ["train", study.data, "--data.source", study.source, "--seed", str(seed)]
             fine += ["--model.source", str(study.folder(name, seed)), "--model.pretrained", "--model.set"]
-            fine += ["--data.labelled", f"{part:g}", *options]
+            fine += [*labelled(part, seed), *options]
             folder = study.folder(name, seed, f"{part:g}", "finetuned", *option.split())
             return timed(study, "finetuning", fine, folder, short)
 
@@ -437,10 +442,11 @@ def fill(
     return failed
 
 
-def evaluated(study: Study, protocol: str, trained: Path, part: float) -> Line:
-    """A protocol's accuracy on frozen features of part of the labelled images."""
+def evaluated(study: Study, protocol: str, trained: Path, part: float, seed: int) -> Line:
+    """A protocol's accuracy on frozen features of part of the labelled images, others with each seed."""
     out = trained / f"{protocol}-{part:g}.json"
     words = ["evaluate", protocol, "--model", str(trained), "--data", study.source, "--fraction", f"{part:g}"]
+    words += ["--subset-seed", str(seed)] if seed and part < 1 else []
     words += ["--device", study.device, "--out", str(out)]
     begun = time.perf_counter()
     run(words)

@@ -55,14 +55,16 @@ def test_cells_of_methods_with_and_without_labels(study: Study, monkeypatch: pyt
     assert made("supervised-quarter") == ["accuracy 0.01", "accuracy 1.0"]
     assert [minutes for _, minutes in timed] == [1.0, 1.0]
     assert made("supervised") == ["accuracy 0.01", "accuracy 1.0"]
-    assert timed[0] == ("train cifar10 --data.source data/cifar10 --seed 3 --data.labelled 0.01", 4.0)
+    labels = "--data.labelled 0.01 --data.subset-seed 3"  # others with each seed
+    assert timed[0] == (f"train cifar10 --data.source data/cifar10 --seed 3 {labels}", 4.0)
     assert made("fixmatch") == ["accuracy 0.01"]  # with all labels, no image is without
     assert made("dino-ibot") == [
         "pretraining", "knn 0.01", "linear 0.01", "accuracy 0.01", "knn 1.0", "linear 1.0", "accuracy 1.0"
     ]  # fmt: skip
     assert [minutes for _, minutes in timed] == [3.0, 1.0, 1.0]
     assert "--objective.patch-weight 1" in timed[0][0]
-    assert "--model.pretrained --model.set --data.labelled 0.01" in timed[1][0]
+    assert f"--model.pretrained --model.set {labels}" in timed[1][0]
+    assert timed[2][0].endswith("--data.labelled 1")
     assert made("noisy-student") == ["teacher 0.01", "accuracy 0.01"]
     assert [minutes for _, minutes in timed] == [2.0, 2.0]
 
@@ -100,8 +102,8 @@ def test_options_are_chosen_by_the_held_out_part(study: Study, monkeypatch: pyte
     assert [command.split("--seed ")[1] for command in commands] == [
         *(f"0 --data.labelled 0.01 --optimizer.weight-decay {decay}" for decay in ("0.05", "0.2", "0.8")),
         "0 --data.labelled 0.1",
-        "1 --data.labelled 0.01 --optimizer.weight-decay 0.2",
-        "1 --data.labelled 0.1",
+        "1 --data.labelled 0.01 --data.subset-seed 1 --optimizer.weight-decay 0.2",
+        "1 --data.labelled 0.1 --data.subset-seed 1",
     ]
     commands.clear()
     assert methods.fill(study, [(0, "noisy-student")], [0.01], 60) == []

@@ -32,13 +32,13 @@ class Measurement:
         data = f"{self.dataset.fingerprint} {split}"
         return extract(self.subject, self.dataset.splits[split], data, self.reading, self.progress)
 
-    def train_and_test(self, fraction: float = 1.0) -> tuple[Features, Features]:
+    def train_and_test(self, fraction: float = 1.0, subset_seed: int = 0) -> tuple[Features, Features]:
         """The features to learn from, of a part of each class, and those to measure on."""
         self.check_parts()
         if not 0 < fraction <= 1:
             raise EvaluationError(f"The fraction of train must be above 0 and at most 1, not {fraction}.")
         if fraction < 1:
-            part = dataclasses.replace(self, dataset=fraction_of_train(self.dataset, fraction))
+            part = dataclasses.replace(self, dataset=fraction_of_train(self.dataset, fraction, subset_seed))
             return part.features("train"), self.features(self.split)
         return self.features("train"), self.features(self.split)
 

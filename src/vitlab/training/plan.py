@@ -166,7 +166,8 @@ def open_parts(recipe: Recipe) -> DataSet:
     dataset = _all_parts(recipe)
     if "train" not in dataset.splits:
         return dataset
-    return labelled_part_of_train(fraction_of_train(dataset, recipe.data.fraction), recipe.data.labelled)
+    seed = recipe.data.subset_seed
+    return labelled_part_of_train(fraction_of_train(dataset, recipe.data.fraction, seed), recipe.data.labelled, seed)
 
 
 def _all_parts(recipe: Recipe) -> DataSet:

@@ -62,6 +62,7 @@ class DataChoice:
     """How a set without parts is divided: class: of each class as many in val, and in test; hash: any images in val."""
     fraction: Fraction = 1.0  # of train that is trained on, of each class; a smaller part lies within a larger one
     labelled: Fraction = 1.0  # of train that keeps its labels, the same part; below 1 all its images are unlabelled too
+    subset_seed: NonNegativeInt = 0  # which images `fraction` and `labelled` take: another one, another draw
     workers: NonNegativeInt | None = None  # decoding processes; None: one per core, 0: none
     resident: bool | None = None  # the whole set decoded on the device; None: where it fits
     balanced: bool = False  # every class drawn equally often

@@ -121,6 +121,12 @@ def test_part_of_the_labels_is_the_part_that_training_takes() -> None:
     theirs.fit(scaler.transform(features(train)), train.labels)
     score = theirs.score(scaler.transform(features(test)), test.labels)
     assert few.metrics["top-1"].value == pytest.approx(score, abs=1 / 240)
+    other = fraction_of_train(data, 0.25, 1).splits["train"]
+    neighbours.fit(features(other), other.labels)
+    options = KnnOptions(ks=(3,), weights="uniform", fraction=0.25, subset_seed=1)
+    assert next(iter(measure("knn", subject(), data, options=options).metrics.values())).value == pytest.approx(
+        neighbours.score(features(test), test.labels), abs=0.02
+    )
     with pytest.raises(EvaluationError, match="must be above 0 and at most 1, not 0"):
         measure("knn", subject(), data, options=KnnOptions(fraction=0.0))
 

@@ -102,6 +102,9 @@ def test_few_labels_are_an_epoch_and_without_labels_all_images_are(short: Recipe
     """92 images of train, of which 9 keep their labels; a step is 16 images."""
     few = changed(short, **{"data.labelled": 0.1, "schedule.total": "40 epochs"})
     labelled = plan_of(few)
+    other = plan_of(changed(few, **{"data.subset_seed": 1}))
+    assert len(other.parts.train) == 9
+    assert other.dataset.fingerprint != labelled.dataset.fingerprint
     assert (len(labelled.parts.train), len(labelled.parts.neighbours), labelled.schedule.total) == (9, 9, 22)
     assert len(labelled.dataset.splits["unlabelled"]) == 92
     given = Given(objective=Alone())

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
-from vitlab.core.bounds import Fraction
+from vitlab.core.bounds import Fraction, NonNegativeInt
 from vitlab.evaluation.contract import Outcome, Protocol, Result
 
 if TYPE_CHECKING:
@@ -26,6 +26,8 @@ class KnnOptions:
     """The part of train that chooses among several numbers."""
     fraction: Fraction = 1.0
     """The part of train that is known, of each class; the images that `vitlab train --data.fraction` takes."""
+    subset_seed: NonNegativeInt = 0
+    """Which images those are; as `vitlab train --data.subset-seed`."""
 
 
 def run(request: "Request") -> Result:
@@ -36,7 +38,7 @@ def _knn(on: "Measurement", options: KnnOptions) -> Outcome:
     from vitlab.evaluation.knn import knn
     from vitlab.evaluation.measurement import noted
 
-    train, test = on.train_and_test(options.fraction)
+    train, test = on.train_and_test(options.fraction, options.subset_seed)
     outcome = knn(
         train.values,
         train.labels,

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
-from vitlab.core.bounds import Fraction
+from vitlab.core.bounds import Fraction, NonNegativeInt
 from vitlab.evaluation.contract import Outcome, Protocol, Result
 
 if TYPE_CHECKING:
@@ -24,6 +24,8 @@ class LinearOptions:
     fraction: Fraction = 1.0
     """The part of train that is learned from, of each class, and then no other labels; the images that `vitlab train
     --data.fraction` takes."""
+    subset_seed: NonNegativeInt = 0
+    """Which images those are; as `vitlab train --data.subset-seed`."""
     epochs: int = 50
     """sgd: passes over the features."""
     seed: int = 0
@@ -39,7 +41,7 @@ def _linear(on: "Measurement", options: LinearOptions) -> Outcome:
     from vitlab.evaluation.logistic import Probe
     from vitlab.evaluation.measurement import noted
 
-    train, test = on.train_and_test(options.fraction)
+    train, test = on.train_and_test(options.fraction, options.subset_seed)
     # with part of the labels, those of val would be more than that part
     has_val = options.fraction == 1 and on.split != "val" and "val" in on.dataset.splits
     val = on.features("val") if has_val else None

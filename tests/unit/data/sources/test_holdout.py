@@ -126,6 +126,16 @@ def test_a_smaller_fraction_lies_within_a_larger_one_and_other_parts_stay() -> N
     assert all(part["val"] == parts[0]["val"] and part["test"] == parts[0]["test"] for part in parts)
 
 
+def test_another_seed_takes_other_images_as_many_of_each_class() -> None:
+    divided = divide_by_class(a_set(100, 40), 0.1)
+    for choose in (fraction_of_train, labelled_part_of_train):
+        first, other = (choose(divided, 0.1, seed) for seed in (0, 1))
+        assert list(first.splits["train"].counts(2)) == list(other.splits["train"].counts(2))
+        assert members(first)["train"] != members(other)["train"]
+        assert members(first)["test"] == members(other)["test"]
+        assert first.fingerprint != other.fingerprint
+
+
 def test_adding_images_to_a_class_leaves_the_others_as_they_are() -> None:
     before, after = (members(fraction_of_train(a_set(100, num), 0.1))["train"] for num in (40, 60))
     assert {name for name in before if int(name) < 1_000_000} == {name for name in after if int(name) < 1_000_000}
