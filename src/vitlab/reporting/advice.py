@@ -117,6 +117,15 @@ def _learning(record: RunRecord, *, mixed: int | None, scores_are_shares: bool) 
                 " a lower learning rate is steadier."
             )
         )
+    measured = [line for line in record.lines if "val loss" in line]
+    if lost := sum(line["val loss"] is None for line in measured):
+        found.append(
+            Note(
+                f"On validation pictures the loss was no number in {lost} of {count(len(measured), 'evaluation')}:"
+                " numbers overflowed, and a lower learning rate or --precision float32 may help.",
+                _steadier(record),
+            )
+        )
     if record.result.get("unreadable"):
         found.append(
             Note(

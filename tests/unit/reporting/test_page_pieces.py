@@ -244,6 +244,9 @@ def test_advice_on_learning() -> None:
     assert skipped.text.startswith("2 steps were left out")
     (unreadable,) = notes(record(result={"step": 100, "unreadable": 3}), [])
     assert unreadable.text.startswith("3 training pictures could not be read")
+    lines = ({"step": 50, "val loss": None}, {"step": 100, "val loss": 2.0}, {"step": 100, "loss": 1.0})
+    (lost,) = notes(record(lines=lines), [])
+    assert lost.text.startswith("On validation pictures the loss was no number in 1 of 2 evaluations")
 
 
 def test_advice_names_a_command_that_the_run_could_have_been() -> None:
