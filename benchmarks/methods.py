@@ -3,6 +3,7 @@
     python benchmarks/methods.py --data cifar10 --source cifar10.npz --results methods.jsonl --budget 28
     python benchmarks/methods.py --data cifar10 --source cifar10.npz --model vit-lite7-4-32 --minutes 1
     python benchmarks/methods.py --data tiny-imagenet --methods supervised mae dino --seeds 0 1 2 --out runs/methods
+    python benchmarks/methods.py --data cifar10 --source cifar10.npz --model vit-lite7-4-32 --seeds 0 1 2 --jobs 12
     python benchmarks/methods.py --data digits --minutes 0.1
     python benchmarks/methods.py --data cifar10 --results methods.jsonl --pace
     python benchmarks/methods.py --data cifar10 --results methods.jsonl --table
@@ -14,7 +15,8 @@ for each part. How many steps that is, a short rehearsal tells, so that schedule
 are to share a GPU, each with some of --methods, --labels or --measures, --pace rehearses before any of them trains:
 cells have the steps that they would have alone. Processes with --pace take turns at their steps, not at compiling; a
 machine whose cores are all busy still slows steps that are not captured. The pace of fine-tuning and of students comes
-with that of `supervised`.
+with that of `supervised`. --jobs does all of it: what has no pace yet is rehearsed, then so many processes at a time
+make the cells, in an order that they allow, and write what they say to OUT/logs.
 
 Fine-tuning is by the supervised recipe, with its optimizer or the one that MAE's authors fine-tune with. From scratch
 that recipe's weight decay is scaled with the number of steps, so that all of them take off as much of the weights.
@@ -30,7 +32,6 @@ gone is trained again only if something is still to be made of it. With --budget
 
 import argparse
 import contextlib
-import fcntl
 import functools
 import json
 import os
@@ -40,13 +41,16 @@ import statistics
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, TypeAlias
 from unittest import mock
 
 import torch
 
+from methods_jobs import Job
+from methods_jobs import run as run_jobs
+from rehearsal import REHEARSED, rehearsing
 from vitlab.cli import main as vitlab
 from vitlab.core.record import read_json
 from vitlab.objectives import OBJECTIVES
@@ -54,7 +58,6 @@ from vitlab.recipes import find_recipe, recipe_names
 from vitlab.training.captured import CapturedStepper
 from vitlab.training.durations import Pace
 from vitlab.training.durations import steps as steps_of
-from vitlab.training.step import Stepper
 
 Line: TypeAlias = dict[str, Any]
 
@@ -69,7 +72,6 @@ TRIED: dict[float, dict[str, tuple[str, ...]]] = {
     },
 }
 SPARE = 2.0  # minutes that a cell may take besides its steps: compilation, evaluations
-REHEARSED, UNTIMED = 60, 20  # steps of a rehearsal, and how many of them are made before the time is taken
 PART_OF = {"trial": "accuracy", "teacher": "accuracy"}  # what else a measure needs
 TITLES = {"knn": "k-NN", "linear": "linear", "accuracy": "trained on the labels"}
 MEASURES = ("pretraining", *TITLES)
@@ -202,53 +204,6 @@ def train(study: Study, words: list[str], folder: Path, steps: int, log: int) ->
     result = read_json(folder / "result.json")
     found = {"command": f"vitlab {shlex.join(whole)}", "steps": result["step"], "seconds": result["seconds"]}
     return found | {"accuracy": result.get("test accuracy"), "val": result.get("val score")}
-
-
-class RehearsedError(BaseException):
-    """A rehearsal has made its steps: what a run does after them is left out."""
-
-
-@dataclass
-class Rehearsal:
-    """What a step took, and the kinds of steps that were made."""
-
-    seconds_per_step: float = 0.0
-    kinds: set[type[Stepper]] = field(default_factory=set)
-
-
-@contextlib.contextmanager
-def rehearsing(lock: Path) -> Iterator[Rehearsal]:
-    """Steps that are made in turn with other processes, but for the first, which compiles; ends after the last."""
-    found, begun = Rehearsal(), 0.0
-
-    def now() -> float:
-        if torch.cuda.is_available():
-            torch.cuda.synchronize()
-        return time.perf_counter()
-
-    def alone(made: Callable[[Any, int, float], bool]) -> Callable[[Any, int, float], bool]:
-        def step(self: Stepper, number: int, factor: float) -> bool:
-            nonlocal begun
-            found.kinds.add(type(self))
-            if number == 1:
-                fcntl.flock(file, fcntl.LOCK_EX)
-            if number == UNTIMED:
-                begun = now()
-            done = made(self, number, factor)
-            if number == REHEARSED - 1:
-                found.seconds_per_step = (now() - begun) / (REHEARSED - UNTIMED)
-                fcntl.flock(file, fcntl.LOCK_UN)
-                raise RehearsedError
-            return done
-
-        return step
-
-    with contextlib.ExitStack() as stack:
-        file = stack.enter_context(lock.open("w"))
-        for kind in (Stepper, CapturedStepper):
-            stack.enter_context(mock.patch.object(kind, "__call__", alone(kind.__call__)))
-        stack.enter_context(contextlib.suppress(RehearsedError))
-        yield found
 
 
 def paced(study: Study, name: str, words: list[str]) -> Line:
@@ -483,6 +438,50 @@ def _pace(line: Line) -> str:
     return f"{line['images_per_second']:,.0f}{'' if line['captured'] else ', not captured'}"
 
 
+def jobs_of(names: list[str], seeds: list[int], labels: list[float], words: list[str]) -> list[Job]:
+    """The processes that make all cells: a run without labels and its trials, then what needs these; by seed."""
+    found: dict[str, Job] = {}
+
+    def add(name: str, seed: int, parts: list[float], suffix: str, after: Sequence[str], *measures: str) -> str:
+        cells = ["--methods", name, "--seeds", str(seed), "--labels", *(f"{part:g}" for part in parts)]
+        chosen = ["--measures", *measures] if measures else []
+        own, there = f"{name}-{seed}{suffix}", tuple(other for other in after if other in found)
+        found[own] = Job(own, (*words, *cells, *chosen), there)
+        return own
+
+    def tried(name: str) -> list[float]:
+        return [METHODS[name].trials] if METHODS[name].trials in labels else labels[:1]
+
+    without = [name for name in names if METHODS[name].learns == "images"]
+    for seed in seeds:
+        first = {
+            name: add(name, seed, tried(name), "", [f"{name}-0"], "pretraining", "accuracy") for name in without
+        }  # with seed 0 the options are chosen
+        for name in [name for name in names if name not in without]:
+            for part in [part for part in labels if part < 1 or METHODS[name].learns == "labels"]:
+                tuned = [by for by in (name, METHODS[name].teacher) if by and METHODS[by].trials == part]
+                add(name, seed, [part], f"-{part:g}", [f"{by}-0-{part:g}" for by in tuned])
+        for name, own in first.items():
+            if others := [part for part in labels if part not in tried(name)]:
+                add(name, seed, others, "-others", [own], "accuracy")
+            add(name, seed, labels, "-frozen", [own], "knn", "linear")
+    return list(found.values())
+
+
+def side_by_side(study: Study, names: list[str], given: argparse.Namespace) -> list[str]:
+    """All that is asked for by processes of this script."""
+    words = [sys.executable, str(Path(__file__).resolve()), "--data", study.data, "--source", study.source]
+    words += ["--minutes", f"{study.minutes:g}", "--device", study.device, "--out", str(study.out)]
+    words += ["--results", str(study.results), *(["--model", study.model] if study.model else [])]
+    logs = study.out / "logs"
+    own = [name for name in names if not METHODS[name].teacher and METHODS[name].share == 1]
+    to_pace = [name for name in dict.fromkeys(["supervised", *own]) if study.find(measure="pace", run=name) is None]
+    paces = [Job(f"pace-{name}", (*words, "--pace", "--methods", name)) for name in to_pace]
+    if failed := run_jobs(paces, len(paces), logs):
+        return failed  # a cell without would rehearse beside the others
+    return run_jobs(jobs_of(names, given.seeds, given.labels, words), given.jobs, logs)
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--data", choices=["cifar10", "tiny-imagenet", "digits"], default="cifar10")
@@ -497,6 +496,7 @@ def main() -> int:
     parser.add_argument("--out", type=Path, default=Path("runs/methods"), help="where the runs are")
     parser.add_argument("--results", type=Path, help="the lines of results; by default OUT/results.jsonl")
     parser.add_argument("--budget", type=float, default=float("inf"), help="minutes after which no cell may end")
+    parser.add_argument("--jobs", type=int, default=1, help="processes at a time")
     parser.add_argument("--pace", action="store_true", help="measure the time of every method's step, and no more")
     parser.add_argument("--table", action="store_true", help="print the table of what is there, and run nothing")
     given = parser.parse_args()
@@ -505,7 +505,12 @@ def main() -> int:
     study = Study(given.data, given.source or given.data, given.minutes, given.device, given.out, results, given.model)
     names = [name for name in given.methods if METHODS[name].named(given.data) in recipe_names()]
     todo = [] if given.table or given.pace else [(seed, name) for seed in given.seeds for name in names]
-    failed = pace_all(study, names) if given.pace else fill(study, todo, given.labels, given.budget, given.measures)
+    if given.pace:
+        failed = pace_all(study, names)
+    elif given.jobs > 1 and not given.table:
+        failed = side_by_side(study, names, given)
+    else:
+        failed = fill(study, todo, given.labels, given.budget, given.measures)
     lines = [line for line in study.lines() if study.is_own(line)]
     print("\n".join(["", *table(lines, given.labels)]))
     print(*failed, sep="\n", file=sys.stderr)

@@ -2,13 +2,16 @@
 
 import dataclasses
 import fcntl
+import sys
 import time
 from pathlib import Path
 
 import pytest
 
 import methods
+import rehearsal
 from methods import METHODS, Study, cells, missing, table
+from methods_jobs import Job
 from vitlab.recipes import recipe_names
 from vitlab.training.captured import CapturedStepper
 from vitlab.training.step import Stepper
@@ -197,15 +200,15 @@ def test_what_is_timed_is_made_in_turn_with_other_processes(
         return False
 
     monkeypatch.setattr(kind, "__call__", lambda *_: held.append(is_held()) or time.sleep(0.002) or True)
-    with methods.rehearsing(lock) as found:
+    with rehearsal.rehearsing(lock) as found:
         stepper = object.__new__(kind)
-        for number in range(methods.REHEARSED + 1):
+        for number in range(rehearsal.REHEARSED + 1):
             assert stepper(number, 1.0)
         raise AssertionError("nothing is done after the last step")
     assert not is_held()
     assert found.kinds == {kind}
     assert found.seconds_per_step >= 0.002
-    assert held == [False] + [True] * (methods.REHEARSED - 1)  # the first one compiles
+    assert held == [False] + [True] * (rehearsal.REHEARSED - 1)  # the first one compiles
 
 
 def test_what_needs_a_run_has_the_pace_of_the_supervised_one(study: Study, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -223,3 +226,57 @@ def test_what_needs_a_run_has_the_pace_of_the_supervised_one(study: Study, monke
     assert methods.pace_all(study, ["supervised"]) == []
     assert [line["run"] for line in study.lines()] == ["mae", "supervised", "finetuning", "noisy-student"]
     assert {line["seconds_per_step"] for line in study.lines()} == {0.5}
+
+
+def test_jobs_wait_for_what_chooses_their_options_and_what_they_measure() -> None:
+    names, labels = ["supervised", "mae", "few-labels", "fixmatch", "noisy-student"], [0.01, 0.1, 1.0]
+    jobs = {job.name: job for job in methods.jobs_of(names, [0, 1], labels, ["script"])}
+    assert next(iter(jobs)) == "mae-0"  # the longest chain
+    cells = "--methods mae --seeds 0 --labels 0.1 --measures pretraining accuracy"
+    assert " ".join(jobs["mae-0"].words) == f"script {cells}"
+    assert jobs["mae-0-others"].words[-5:] == ("--labels", "0.01", "1", "--measures", "accuracy")
+    after = {name: job.after for name, job in jobs.items() if job.after}
+    assert after == {
+        "mae-0-others": ("mae-0",),
+        "mae-0-frozen": ("mae-0",),
+        "noisy-student-0-0.01": ("few-labels-0-0.01",),
+        "mae-1": ("mae-0",),
+        "few-labels-1-0.01": ("few-labels-0-0.01",),
+        "noisy-student-1-0.01": ("few-labels-0-0.01",),
+        "mae-1-others": ("mae-1",),
+        "mae-1-frozen": ("mae-1",),
+    }
+    assert "fixmatch-0-1" not in jobs  # no image would be without a label
+    assert [job.after for job in methods.jobs_of(["noisy-student"], [0], [0.01], ["script"])] == [()]
+
+
+def job(name: str, code: str, *after: str) -> Job:
+    return Job(name, (sys.executable, "-c", code), after)
+
+
+def test_jobs_run_in_an_order_that_they_allow(tmp_path: Path) -> None:
+    note = f"open({str(tmp_path / 'order')!r}, 'a').write"
+    jobs = [job("c", f"{note}('c')", "b"), job("a", f"{note}('a'); print('said')"), job("b", f"{note}('b')", "a")]
+    said = list[str]()
+    assert methods.run_jobs(jobs, 2, tmp_path / "logs", said.append, 0.01) == []
+    assert (tmp_path / "order").read_text() == "abc"
+    assert (tmp_path / "logs" / "a.log").read_text() == "said\n"
+    assert [line.split(" after ")[0] for line in said] == ["a: done", "b: done", "c: done"]
+
+
+def test_jobs_that_need_a_failed_one_are_left_out_and_where_most_fail_all_are_ended(tmp_path: Path) -> None:
+    jobs = [
+        job("a", "raise SystemExit(3)"),
+        job("b", "", "a"),
+        job("c", ""),
+        job("d", "", "b"),
+        job("e", ""),
+        job("f", ""),
+    ]
+    said = list[str]()
+    assert methods.run_jobs(jobs, 1, tmp_path, said.append, 0.01) == ["a", "b", "d"]
+    assert f"a: failed, {tmp_path / 'a.log'} says why" in said[0]
+    waiting = [job(str(number), "raise SystemExit(1)") for number in range(3)]
+    waiting += [job("long", "import time; time.sleep(600)"), job("never", "", "long")]
+    assert sorted(methods.run_jobs(waiting, 4, tmp_path, said.append, 0.01)) == ["0", "1", "2", "long", "never"]
+    assert said[-1] == "3 of 3 failed: the others are ended."
