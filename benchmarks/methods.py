@@ -21,8 +21,9 @@ make the cells, in an order that they allow, and write what they say to OUT/logs
 Fine-tuning is by the supervised recipe, with its optimizer or the one that MAE's authors fine-tune with. From scratch
 that recipe's weight decay is scaled with the number of steps, so that all of them take off as much of the weights.
 `supervised-quarter` is supervised in the time that fine-tuning has. `few-labels` is supervised with the augmentation,
-averaging and batch of the semi-supervised ones. Its decay with few labels, and the optimizer of fine-tuning for each
-method, are chosen by trials with seed 0, whose score on the held-out part of train decides.
+averaging and batch of the semi-supervised ones. Its decay with few labels, FixMatch's threshold and whose answers are
+its labels, and the optimizer of fine-tuning for each method, are chosen by trials with seed 0, whose score on the
+held-out part of train decides.
 
 Every cell is one command of `vitlab`, which is printed and kept beside its result. Results are lines of --results, by
 default OUT/results.jsonl; cells that are there are not run again, and a run that was stopped is resumed: a study grows
@@ -41,7 +42,7 @@ import statistics
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal, TypeAlias
 from unittest import mock
@@ -63,12 +64,18 @@ Line: TypeAlias = dict[str, Any]
 
 SHARE = 0.25  # of the time, for fine-tuning what was trained without labels
 FEW, SOME = 0.01, 0.1  # parts of the labels with which trials are made
-TRIED: dict[float, dict[str, tuple[str, ...]]] = {
-    FEW: {f"decay {decay}": ("--optimizer.weight-decay", decay) for decay in ("0.05", "0.2", "0.8")},
-    SOME: {
-        "as from scratch": (),
-        # 5e-4 for each 256 images, and less in lower layers: facebookresearch/mae FINETUNE.md, .65 for B and .75 for L
-        "as MAE": ("--optimizer.name", "adamw", "--optimizer.lr", "1e-3", "--optimizer.layer-decay", "0.75"),
+Tried: TypeAlias = dict[str, tuple[str, ...]]  # options in words, by their names; the first is the recipe's own
+DECAYS: Tried = {f"decay {decay}": ("--optimizer.weight-decay", decay) for decay in ("0.05", "0.2", "0.8")}
+FINETUNING: Tried = {
+    "as from scratch": (),
+    # 5e-4 for each 256 images, and less in lower layers: facebookresearch/mae FINETUNE.md, .65 for B and .75 for L
+    "as MAE": ("--optimizer.name", "adamw", "--optimizer.lr", "1e-3", "--optimizer.layer-decay", "0.75"),
+}
+PSEUDO_LABELS: Tried = {
+    "as its authors": (),
+    **{
+        f"average {ema}, threshold {threshold}": ("--objective.teacher-ema", ema, "--objective.threshold", threshold)
+        for ema, threshold in (("0", "0.7"), ("0.99", "0.95"), ("0.99", "0.7"), ("0.999", "0.7"))
     },
 }
 SPARE = 2.0  # minutes that a cell may take besides its steps: compilation, evaluations
@@ -90,6 +97,7 @@ class Method:
     teacher: str = ""  # the method that trains its teacher, in half of the time
     share: float = 1.0  # of the time
     trials: float = 0.0  # the part of the labels with which options are tried; 0: none are
+    tried: Tried = field(default_factory=dict)
     scaled: bool = False  # whether its weight decay follows the number of steps
 
     def named(self, data: str) -> str:
@@ -100,16 +108,20 @@ METHODS = {
     "supervised": Method("", "labels", scaled=True),
     "supervised-quarter": Method("", "labels", share=SHARE, scaled=True),
     "sam": Method("sam", "labels", scaled=True),
-    "masked-patches": Method("masked-patches", "images", trials=SOME),
-    "masked-patches-thumbnail": Method("masked-patches", "images", ("--objective.target", "thumbnail"), trials=SOME),
-    "masked-patches-pixels": Method("masked-patches", "images", ("--objective.target", "pixels"), trials=SOME),
-    "mae": Method("mae", "images", trials=SOME),
-    "dino": Method("dino", "images", trials=SOME),
-    "dino-ibot": Method("dino", "images", ("--objective.patch-weight", "1"), trials=SOME),
-    "simclr": Method("simclr", "images", trials=SOME),
-    "lejepa": Method("lejepa", "images", trials=SOME),
-    "few-labels": Method("few-labels", "labels", trials=FEW),
-    "fixmatch": Method("fixmatch", "both"),
+    "masked-patches": Method("masked-patches", "images", trials=SOME, tried=FINETUNING),
+    "masked-patches-thumbnail": Method(
+        "masked-patches", "images", ("--objective.target", "thumbnail"), trials=SOME, tried=FINETUNING
+    ),
+    "masked-patches-pixels": Method(
+        "masked-patches", "images", ("--objective.target", "pixels"), trials=SOME, tried=FINETUNING
+    ),
+    "mae": Method("mae", "images", trials=SOME, tried=FINETUNING),
+    "dino": Method("dino", "images", trials=SOME, tried=FINETUNING),
+    "dino-ibot": Method("dino", "images", ("--objective.patch-weight", "1"), trials=SOME, tried=FINETUNING),
+    "simclr": Method("simclr", "images", trials=SOME, tried=FINETUNING),
+    "lejepa": Method("lejepa", "images", trials=SOME, tried=FINETUNING),
+    "few-labels": Method("few-labels", "labels", trials=FEW, tried=DECAYS),
+    "fixmatch": Method("fixmatch", "both", trials=FEW, tried=PSEUDO_LABELS),
     "noisy-student": Method("noisy-student", "both", teacher="few-labels"),
     "meta-pseudo-labels": Method("meta-pseudo-labels", "both"),
 }
@@ -160,13 +172,13 @@ class Study:
 
     def best(self, name: str) -> Line | None:
         """Of a method's trials the best on the held-out part of train; the test part chooses nothing."""
-        lines = [self.find(**self.trial(name, option)) for option in TRIED.get(METHODS[name].trials, ())]
+        lines = [self.find(**self.trial(name, option)) for option in METHODS[name].tried]
         return max((line for line in lines if line is not None), key=lambda line: line["val"], default=None)
 
     def chosen(self, name: str) -> tuple[str, ...]:
         """The best option in words; the first, which is the recipe's own, where none was tried."""
         best = self.best(name)
-        return () if best is None else TRIED[METHODS[name].trials][best["option"]]
+        return () if best is None else METHODS[name].tried[best["option"]]
 
 
 @dataclass(frozen=True)
@@ -300,7 +312,7 @@ def _tried(
 ) -> Iterator[Cell]:
     """A cell with the best option, after the trials where it is of their part; with seed 0 it is one of them."""
     at_trial = cell["labels"] == METHODS[name].trials
-    for option, words in TRIED[METHODS[name].trials].items() if at_trial else ():
+    for option, words in METHODS[name].tried.items() if at_trial else ():
         yield Cell(study.trial(name, option), functools.partial(run, 0, option, words), minutes, needs=needs)
 
     def made() -> Line:
@@ -378,13 +390,20 @@ def missing(study: Study, found: list[Cell]) -> list[Cell]:
 
 
 def fill(
-    study: Study, todo: list[tuple[int, str]], labels: list[float], budget: float, measures: Sequence[str] = MEASURES
+    study: Study,
+    todo: list[tuple[int, str]],
+    labels: list[float],
+    budget: float,
+    measures: Sequence[str] = MEASURES,
+    option: str | None = None,
 ) -> list[str]:
     """Make the cells that are missing of seeds and methods; what failed, and which were not begun."""
     failed, begun = list[str](), time.monotonic()
     for seed, name in todo:
         for cell in missing(study, list(cells(study, name, seed, labels))):
             if PART_OF.get(cell.line["measure"], cell.line["measure"]) not in measures:
+                continue
+            if option is not None and cell.line.get("option") != option:
                 continue
             try:
                 if (time.monotonic() - begun) / 60 + cell.minutes + SPARE > budget:
@@ -442,9 +461,11 @@ def jobs_of(names: list[str], seeds: list[int], labels: list[float], words: list
     """The processes that make all cells: a run without labels and its trials, then what needs these; by seed."""
     found: dict[str, Job] = {}
 
-    def add(name: str, seed: int, parts: list[float], suffix: str, after: Sequence[str], *measures: str) -> str:
+    def add(
+        name: str, seed: int, parts: list[float], suffix: str, after: Sequence[str], *measures: str, option: str = ""
+    ) -> str:
         cells = ["--methods", name, "--seeds", str(seed), "--labels", *(f"{part:g}" for part in parts)]
-        chosen = ["--measures", *measures] if measures else []
+        chosen = [*(["--measures", *measures] if measures else []), *(["--option", option] if option else [])]
         own, there = f"{name}-{seed}{suffix}", tuple(other for other in after if other in found)
         found[own] = Job(own, (*words, *cells, *chosen), there)
         return own
@@ -460,7 +481,11 @@ def jobs_of(names: list[str], seeds: list[int], labels: list[float], words: list
         for name in [name for name in names if name not in without]:
             for part in [part for part in labels if part < 1 or METHODS[name].learns == "labels"]:
                 tuned = [by for by in (name, METHODS[name].teacher) if by and METHODS[by].trials == part]
-                add(name, seed, [part], f"-{part:g}", [f"{by}-0-{part:g}" for by in tuned])
+                after = [f"{by}-0-{part:g}" for by in tuned]
+                for option in METHODS[name].tried if part == METHODS[name].trials and not seed else ():
+                    suffix = "-".join(["", f"{part:g}", *option.replace(",", "").split()])
+                    after.append(add(name, seed, [part], suffix, [], option=option))
+                add(name, seed, [part], f"-{part:g}", after)
         for name, own in first.items():
             if others := [part for part in labels if part not in tried(name)]:
                 add(name, seed, others, "-others", [own], "accuracy")
@@ -489,6 +514,7 @@ def main() -> int:
     parser.add_argument("--methods", nargs="+", choices=list(METHODS), default=list(METHODS))
     parser.add_argument("--labels", nargs="+", type=float, default=[0.01, 0.1, 1.0], help="parts of the labels")
     parser.add_argument("--measures", nargs="+", choices=MEASURES, default=MEASURES, help="of each method")
+    parser.add_argument("--option", help="make only this trial of the methods")
     parser.add_argument("--model", help="a row of the zoo in the place of the recipes' own ViT")
     parser.add_argument("--seeds", nargs="+", type=int, default=[0])
     parser.add_argument("--minutes", type=float, default=4.0, help="of steps, for a cell in all")
@@ -510,7 +536,7 @@ def main() -> int:
     elif given.jobs > 1 and not given.table:
         failed = side_by_side(study, names, given)
     else:
-        failed = fill(study, todo, given.labels, given.budget, given.measures)
+        failed = fill(study, todo, given.labels, given.budget, given.measures, given.option)
     lines = [line for line in study.lines() if study.is_own(line)]
     print("\n".join(["", *table(lines, given.labels)]))
     print(*failed, sep="\n", file=sys.stderr)

@@ -119,6 +119,7 @@ OPTIONS: dict[str, dict[str, Any]] = {
         "ratio": 2,
         "weight": 0.5,
         "temperature": 0.5,
+        "teacher_ema": 0.9,
     },
     "noisy-student": {
         "teacher": "TEACHER",

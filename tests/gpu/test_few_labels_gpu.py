@@ -1,4 +1,4 @@
-"""FixMatch and Noisy Student on a GPU: captured, compiled and captured, and resumed."""
+"""FixMatch, Noisy Student and a teacher of our own on a GPU: captured, compiled and captured, and resumed."""
 
 import dataclasses
 from pathlib import Path
@@ -25,8 +25,11 @@ pytestmark = [
 
 OPTIONS: dict[str, dict[str, Any]] = {
     "fixmatch": {"ratio": 3, "threshold": 0.5},
+    "fixmatch+average": {"ratio": 3, "threshold": 0.5, "teacher_ema": 0.8},
     "noisy-student": {"ratio": 3, "threshold": 0.2, "quota": 40},
+    "distillation": {"kind": "soft"},
 }
+TAUGHT = ("noisy-student", "distillation")
 
 
 @pytest.fixture(params=list(OPTIONS))
@@ -34,12 +37,12 @@ def few(request: pytest.FixtureRequest, short: Recipe, tmp_path: Path) -> Recipe
     """24 steps without dropout, whose numbers a GPU draws otherwise, and in float32 throughout."""
     plain = {"augmentation.mixup": 0.0, "augmentation.cutmix": 0.0, "model.dropout": 0.0, "model.drop_path": 0.0}
     exact = {"precision": "float32", "keep": "last", "optimizer.lr": 1e-3, "optimizer.ema": None, "data.labelled": 0.2}
-    options = dict(OPTIONS[request.param])
-    if request.param == "noisy-student":
+    name, options = request.param.split("+")[0], dict(OPTIONS[request.param])
+    if name in TAUGHT:
         torch.manual_seed(0)
         vitlab.save(vitlab.create("vit-digits", depth=1, num_classes=3), tmp_path / "teacher")
         options["teacher"] = str(tmp_path / "teacher")
-    return dataclasses.replace(changed(short, **plain, **exact), objective=Choice(request.param, options))
+    return dataclasses.replace(changed(short, **plain, **exact), objective=Choice(name, options))
 
 
 def final(folder: Path) -> torch.Tensor:

@@ -11,10 +11,11 @@ from safetensors.torch import load_file
 import vitlab
 from changing import changed, lose_at
 from vitlab.core.config import Choice
+from vitlab.objectives.transgan import TransGAN
 from vitlab.recipes import find_recipe
 from vitlab.training import session
+from vitlab.training.captured import CapturedStepper
 from vitlab.training.recipe import Recipe
-from vitlab.training.step import Stepper
 
 pytestmark = [
     pytest.mark.gpu,
@@ -46,6 +47,20 @@ def test_it_trains_as_on_a_cpu(short: Recipe, tmp_path: Path) -> None:
     assert close(final(tmp_path / "gpu"), final(tmp_path / "cpu")) < 0.01
 
 
+def test_its_turns_are_captured(short: Recipe, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The critic's several and the generator's one: as turn by turn."""
+    used, made = list[int](), CapturedStepper.__call__
+    monkeypatch.setattr(
+        CapturedStepper, "__call__", lambda self, step, factor: (used.append(step), made(self, step, factor))[1]
+    )
+    session.train(short, tmp_path / "captured", device="cuda", show=False)
+    assert used == list(range(12))
+    monkeypatch.setattr(TransGAN, "capturable", False)
+    session.train(short, tmp_path / "eager", device="cuda", show=False)
+    assert len(used) == 12
+    assert close(final(tmp_path / "captured"), final(tmp_path / "eager")) < 1e-3
+
+
 @pytest.mark.parametrize("compiled", [False, pytest.param(True, marks=pytest.mark.compiled)])
 def test_it_trains_in_bf16(short: Recipe, tmp_path: Path, compiled: bool) -> None:
     """The critic's own attention is by a kernel that cannot be differentiated twice; the penalty's is not."""
@@ -58,7 +73,7 @@ def test_it_trains_in_bf16(short: Recipe, tmp_path: Path, compiled: bool) -> Non
 def test_a_lost_run_resumes(short: Recipe, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     session.train(short, tmp_path / "whole", device="cuda", show=False)
     with monkeypatch.context() as patch:
-        lose_at(7, patch, Stepper)
+        lose_at(7, patch, CapturedStepper)
         with pytest.raises(KeyboardInterrupt):
             session.train(short, tmp_path / "lost", device="cuda", show=False)
     session.resume(tmp_path / "lost", device="cuda", show=False)

@@ -60,7 +60,7 @@ def test_cells_of_methods_with_and_without_labels(study: Study, monkeypatch: pyt
     assert made("supervised") == ["accuracy 0.01", "accuracy 1.0"]
     labels = "--data.labelled 0.01 --data.subset-seed 3"  # others with each seed
     assert timed[0] == (f"train cifar10 --data.source data/cifar10 --seed 3 {labels}", 4.0)
-    assert made("fixmatch") == ["accuracy 0.01"]  # with all labels, no image is without
+    assert made("meta-pseudo-labels") == ["accuracy 0.01"]  # with all labels, no image is without
     assert made("dino-ibot") == [
         "pretraining", "knn 0.01", "linear 0.01", "accuracy 0.01", "knn 1.0", "linear 1.0", "accuracy 1.0"
     ]  # fmt: skip
@@ -99,6 +99,8 @@ def test_options_are_chosen_by_the_held_out_part(study: Study, monkeypatch: pyte
 
     monkeypatch.setattr(methods, "timed", timed)
     monkeypatch.setattr(methods, "evaluated", lambda *_: {"accuracy": 0.4})
+    assert methods.fill(study, [(0, "few-labels")], [0.01], 60, option="decay 0.05") == []
+    assert [line["measure"] for line in study.lines()] == ["trial"]
     assert methods.fill(study, [(0, "few-labels"), (1, "few-labels")], [0.01, 0.1], 60) == []
     few = {"method": "few-labels", "labels": 0.01, "measure": "accuracy"}
     assert [line["accuracy"] for line in study.lines() if few.items() <= line.items()] == [0.3, 0.3]
@@ -235,13 +237,19 @@ def test_jobs_wait_for_what_chooses_their_options_and_what_they_measure() -> Non
     cells = "--methods mae --seeds 0 --labels 0.1 --measures pretraining accuracy"
     assert " ".join(jobs["mae-0"].words) == f"script {cells}"
     assert jobs["mae-0-others"].words[-5:] == ("--labels", "0.01", "1", "--measures", "accuracy")
+    trials = [name for name in jobs if name.startswith("few-labels-0-0.01-")]  # each by itself
+    assert trials == [f"few-labels-0-0.01-decay-{decay}" for decay in ("0.05", "0.2", "0.8")]
+    assert jobs[trials[0]].words[-4:] == ("--labels", "0.01", "--option", "decay 0.05")
     after = {name: job.after for name, job in jobs.items() if job.after}
+    assert len(after.pop("fixmatch-0-0.01")) == 5
     assert after == {
         "mae-0-others": ("mae-0",),
         "mae-0-frozen": ("mae-0",),
+        "few-labels-0-0.01": tuple(trials),
         "noisy-student-0-0.01": ("few-labels-0-0.01",),
         "mae-1": ("mae-0",),
         "few-labels-1-0.01": ("few-labels-0-0.01",),
+        "fixmatch-1-0.01": ("fixmatch-0-0.01",),
         "noisy-student-1-0.01": ("few-labels-0-0.01",),
         "mae-1-others": ("mae-1",),
         "mae-1-frozen": ("mae-1",),

@@ -39,7 +39,7 @@ def trained(objective: Objective, feed: FewLabels, *, frozen: bool, seed: int) -
 def fixmatch(
     *, threshold: float = 0.8, shuffled: bool = False, frozen: bool = False, seed: int = 0
 ) -> tuple[ViT, float]:
-    objective = Fixmatch(FixmatchOptions(threshold=threshold), CrossEntropy(), NOTHING)
+    objective = Fixmatch(FixmatchOptions(threshold=threshold), CrossEntropy(), NOTHING, small_vit(CLASSES))
     return trained(objective, FewLabels(shuffled=shuffled, seed=seed), frozen=frozen, seed=seed)
 
 

@@ -63,7 +63,7 @@ class Objective(nn.Module, ABC):
     seeded by the step.
     """
 
-    capturable: ClassVar[bool] = True  # whether its step is the same work every time, decided on the device alone
+    capturable: bool = True  # whether its step is the same work every time, decided on the device alone
     only_calls: ClassVar[bool] = False  # whether its loss calls the model, in the step's precision, and no more
     whole_batch: ClassVar[bool] = False  # whether its loss is over a whole batch, so that parts do not add up to it
     needs_unlabelled: ClassVar[bool] = False  # whether it reads the data's unlabelled images beside the labelled ones

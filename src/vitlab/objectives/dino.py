@@ -5,7 +5,6 @@ By option with iBOT's masked patches (arXiv 2111.07832) and KoLeo (DINOv2, arXiv
 
 import copy
 import math
-from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any, ClassVar, final
 
@@ -19,6 +18,7 @@ from vitlab.core.errors import ConfigError
 from vitlab.data.batch import Batch
 from vitlab.data.streams import StreamPlan
 from vitlab.models.contract import Model
+from vitlab.objectives.averaging import move_average
 from vitlab.objectives.block_masks import BlockMasks, block_masks
 from vitlab.objectives.contract import Metrics, Objective, ObjectiveKind, Setting
 from vitlab.objectives.views import Crops, by_size, feature_std, patch_of
@@ -217,11 +217,7 @@ class Dino(Objective):
         # momentum rises to 1 as half a cosine: 1 - momentum falls to 0
         weight = (1 - self.options.momentum) * 0.5 * (1 + torch.cos(math.pi * self.seen_at)) * made
         student, teacher = (model, self.head, self.patch_head), (self.ema_model, self.ema_head, self.ema_patch_head)
-        for ours, theirs in zip(_averaged(student), _averaged(teacher), strict=True):
-            if ours:
-                moves = torch._foreach_sub(ours, theirs)
-                torch._foreach_mul_(moves, weight)
-                torch._foreach_add_(theirs, moves)
+        move_average(teacher, student, weight)
 
     def product(self, model: Model) -> Model:
         del model
@@ -266,13 +262,6 @@ def _looked_at(answers: Float[Tensor, "two b k"]) -> Metrics:
         "teacher entropy": torch.special.entr(found).sum(dim=-1).mean() / most,
         "teacher diversity": torch.special.entr(found.mean(dim=(0, 1))).sum() / most,
     }
-
-
-def _averaged(modules: Iterable[nn.Module | None]) -> tuple[list[Tensor], list[Tensor]]:
-    """What the teacher averages: parameters, which may be sharded, and batch norms' statistics, which are not."""
-    there = [module for module in modules if module is not None]
-    statistics = [value for module in there for value in module.buffers() if value.is_floating_point()]
-    return [value.detach() for module in there for value in module.parameters()], statistics
 
 
 def build(options: DinoOptions, setting: Setting) -> Dino:

@@ -16,6 +16,7 @@ from vitlab.data.batch import Batch
 from vitlab.data.contract import DataSet
 from vitlab.models.contract import Model
 from vitlab.models.heads import DistilledHead
+from vitlab.models.wrapped import Wrapped
 from vitlab.objectives.contract import Metrics, Objective, ObjectiveKind, Setting
 from vitlab.objectives.cross_entropy import CrossEntropy
 from vitlab.weights.load import load
@@ -42,7 +43,6 @@ class Distillation(Objective):
     the two distributions at temperature tau, the mean over images (the authors' code divides by the classes too).
     """
 
-    capturable: ClassVar[bool] = False  # a teacher may do anything
     only_calls: ClassVar[bool] = True
 
     scale: Tensor
@@ -69,6 +69,8 @@ class Distillation(Objective):
         if tau <= 0:
             raise ConfigError(f"The temperature tau must be positive, not {tau}.")
         self.base, self.kind, self.alpha, self.tau = base, kind, alpha, tau
+        if isinstance(teacher, Wrapped):
+            self.capturable = False  # another library's module may do anything
         self._teacher = (teacher.eval().requires_grad_(False),)  # in a tuple: neither trained nor saved with the run
         mean, std = torch.tensor(seen.mean), torch.tensor(seen.std)
         its_mean, its_std = torch.tensor(teacher.preprocess.mean), torch.tensor(teacher.preprocess.std)

@@ -1,5 +1,6 @@
 """FixMatch (arXiv 2001.07685): confident answers to a weak view are the labels of a strong view of the same image."""
 
+import copy
 from dataclasses import dataclass
 from typing import ClassVar, final
 
@@ -8,12 +9,13 @@ import torch.nn.functional as F
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from vitlab.core.bounds import NonNegativeFloat, PositiveFloat, PositiveInt
+from vitlab.core.bounds import NonNegativeFloat, PositiveFloat, PositiveInt, Probability
 from vitlab.core.errors import ConfigError
 from vitlab.data.batch import Batch
 from vitlab.data.contract import UNLABELLED, Split
 from vitlab.data.streams import StreamPlan
 from vitlab.models.contract import Model
+from vitlab.objectives.averaging import move_average
 from vitlab.objectives.contract import Metrics, Objective, ObjectiveKind, Setting
 from vitlab.objectives.cross_entropy import CrossEntropy
 from vitlab.objectives.unlabelled import Strong, labelled_stream, unlabelled_of, unlabelled_stream, weak_view
@@ -27,6 +29,9 @@ class FixmatchOptions(Strong):
     ratio: PositiveInt = 7  # unlabelled images for each labelled one of the batch (mu)
     weight: NonNegativeFloat = 1.0  # of the unlabelled images' loss
     temperature: PositiveFloat = 1.0  # of the softmax that the threshold is compared with; below 1 makes it surer
+    teacher_ema: Probability = 0.0
+    """Above 0, labels are the answers of an average of the model, which keeps this share of itself in a step, without
+    dropout (arXiv 2208.05688); 0: the model's own."""
 
 
 @final
@@ -41,11 +46,12 @@ class Fixmatch(Objective):
     only_calls: ClassVar[bool] = True
     needs_unlabelled: ClassVar[bool] = True
 
-    def __init__(self, options: FixmatchOptions, criterion: CrossEntropy, unlabelled: Split) -> None:
+    def __init__(self, options: FixmatchOptions, criterion: CrossEntropy, unlabelled: Split, model: Model) -> None:
         super().__init__()
         if criterion.kind != "softmax":
             raise ConfigError("A pseudo-label is one class per image: FixMatch needs loss.kind='softmax'.")
         self.options, self.criterion, self.unlabelled = options, criterion, unlabelled
+        self.ema_model = copy.deepcopy(model).eval().requires_grad_(False) if options.teacher_ema else None
 
     def streams(self, main: StreamPlan) -> tuple[StreamPlan, ...]:
         weak = main.views[0].augmentation
@@ -57,13 +63,18 @@ class Fixmatch(Objective):
         options, others = self.options, batch.streams[UNLABELLED]
         seen, changed = others.views
         with torch.no_grad():
-            labels, sure = pseudo_labels(model(seen).float(), options.threshold, options.temperature)
+            asked = model if self.ema_model is None else self.ema_model
+            labels, sure = pseudo_labels(asked(seen).float(), options.threshold, options.temperature)
         outputs = model(torch.cat([batch.images, changed])).float()
         labelled, strong = outputs.split([len(batch), len(others)])
         supervised, metrics = self.criterion.means(labelled, batch.targets["label"])
         unlabelled = (F.cross_entropy(strong, labels, reduction="none") * sure).mean()
         metrics |= {"unlabelled loss": unlabelled.detach(), "above threshold": sure.float().mean()}
         return supervised + options.weight * unlabelled, metrics
+
+    def after_step(self, model: Model, made: Tensor) -> None:
+        if self.ema_model is not None:
+            move_average([self.ema_model], [model], (1 - self.options.teacher_ema) * made)
 
 
 @torch.no_grad()
@@ -79,7 +90,7 @@ def build(options: FixmatchOptions, setting: Setting) -> Fixmatch:
     criterion = setting.criterion()
     if not isinstance(criterion, CrossEntropy):
         raise ConfigError("FixMatch is for classification: this task has no classes to take as labels.")
-    return Fixmatch(options, criterion, unlabelled_of(setting))
+    return Fixmatch(options, criterion, unlabelled_of(setting), setting.model)
 
 
 OBJECTIVE = ObjectiveKind(

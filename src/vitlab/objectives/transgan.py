@@ -4,7 +4,7 @@ import dataclasses
 import functools
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import ClassVar, Literal, TypeAlias, cast, final
+from typing import Literal, TypeAlias, cast, final
 
 import torch
 import torch.nn.functional as F
@@ -62,8 +62,6 @@ class TransGAN(Objective):
     gradient_penalty (|dD/dy| - 1)^2 at a random point y between T(x) and T(G(z)); then the generator minimises its own
     loss of D(T(G(z))). Noise and changes are counted from the places of the images. The run's model is the generator.
     """
-
-    capturable: ClassVar[bool] = False  # players that take turns are not captured
 
     def __init__(self, options: TransGANOptions, model: Generator) -> None:
         super().__init__()

@@ -5,27 +5,27 @@ batch, forward, backward, clipping, update and averaged weights are one launch. 
 step's number, the epoch's order, the rate) lies in tensors of fixed places.
 """
 
+import contextlib
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import final
 
 import torch
-from torch import Tensor
+from torch import Event, Tensor
 
 from vitlab.core.compiling import compile_options
-from vitlab.core.random import torch_seed
 from vitlab.data.loading.resident_feed import ResidentFeed
 from vitlab.objectives.contract import Metrics
 from vitlab.training.mixed import total_norm
 from vitlab.training.sam import Perturbation
-from vitlab.training.step import Stepper
+from vitlab.training.step import Stepper, Turn
 
 WARM_UP = 3  # steps on the side stream before the capture, real ones
 
 
 def judge(loss: Tensor, norm: Tensor, bad: Tensor, scale: Tensor | None, clip: float | None) -> Tensor:
-    """Whether the step is to be made; `bad` and `scale`, which tell the optimizers, are set."""
-    good = torch.isfinite(loss) & torch.isfinite(norm)
+    """Whether a turn is to be made, none before it being bad; `bad` and `scale`, which tell the optimizers, are set."""
+    good = torch.isfinite(loss) & torch.isfinite(norm) & (bad == 0)
     bad.copy_((~good).float())
     if scale is not None and clip is not None:
         scale.copy_(((norm + 1e-6) / clip).clamp(min=1))  # torch's clipping, turned over
@@ -69,17 +69,20 @@ class CapturedStepper(Stepper):
         self._made = torch.full((), self.count, dtype=torch.int64, device=device)
         self._in_a_row = torch.zeros((), dtype=torch.int64, device=device)
         self._skipped = torch.zeros((), dtype=torch.int64, device=device)
-        self._bad = torch.zeros((), device=device)
-        self._turn = self.turns[0]
-        self._scale = None if self._turn.spec.clip is None else torch.ones((), device=device)
-        self._draws: torch.Generator | None = None  # of SAM's second pass
-        if self._turn.perturbation is not None:
-            self._draws = _generator().clone_state()
+        self._bad = torch.zeros((), device=device)  # of the turn that is being made, as is the next
+        self._scale = torch.ones((), device=device)
         self._warm = 0
-        for optimizer in self._turn.optimizers:
-            # As for torch's scaled gradients: fused optimizers leave out a step, and divide on the way.
-            optimizer.found_inf = self._bad  # pyright: ignore[reportAttributeAccessIssue]
-            optimizer.grad_scale = self._scale  # pyright: ignore[reportAttributeAccessIssue]
+        # of every turn but the first, which has torch's own, and of SAM's second passes
+        self._draws = {turn.name: _generator().clone_state() for turn in self.turns[1:]}
+        self._again = {turn.name: _generator().clone_state() for turn in self.turns if turn.perturbation is not None}
+        for turn in self.turns:
+            for optimizer in turn.optimizers:
+                # As for torch's scaled gradients: fused optimizers leave out a step, and divide on the way.
+                optimizer.found_inf = self._bad  # pyright: ignore[reportAttributeAccessIssue]
+                optimizer.grad_scale = self._scale_of(turn)  # pyright: ignore[reportAttributeAccessIssue]
+
+    def _scale_of(self, turn: Turn) -> Tensor | None:
+        return None if turn.spec.clip is None else self._scale
 
     def compile(self) -> None:
         """Make the counting around a step a few kernels; there are dozens, of a few numbers each."""
@@ -93,13 +96,14 @@ class CapturedStepper(Stepper):
             self._hold(self.feed.batch(step).tensors())
         self.feed.prepare(step + 1)
         self._held = step + 1
-        self._turn.set_factor(factor)
         self.progress.fill_(step / self.total)
         self._step.fill_(step + 1)
-        seed = torch_seed(self.seed, "dropout", step, self.world.rank)
-        torch.cuda.manual_seed(seed)
-        if self._draws is not None:
-            self._draws.manual_seed(seed)
+        for turn in self.turns:
+            turn.set_factor(factor)
+            seed = self._seed_of(turn, step)
+            (self._draws[turn.name].manual_seed if turn.name in self._draws else torch.cuda.manual_seed)(seed)
+            if turn.name in self._again:
+                self._again[turn.name].manual_seed(seed)
         if self._graph is not None:
             self._graph.replay()
         elif self._warm < WARM_UP:
@@ -110,8 +114,8 @@ class CapturedStepper(Stepper):
             torch.cuda.current_stream().wait_stream(self._stream)
         else:
             graph = torch.cuda.CUDAGraph()
-            if self._draws is not None:
-                graph.register_generator_state(self._draws)
+            for draws in (*self._draws.values(), *self._again.values()):
+                graph.register_generator_state(draws)
             with torch.cuda.graph(graph, stream=self._stream):
                 self._body()
             # A capture begins by writing the generator's seed on that stream: late, it would replace a later step's.
@@ -129,36 +133,48 @@ class CapturedStepper(Stepper):
                 ema.catch_up()
             averaged = self._beside.record_event()
             following = self.feed.made()
-        before = [value.clone() for value in self.running]
-        loss, metrics = self._backward()
-        here.wait_event(averaged)  # of the weights that this step changes
-        if self._turn.perturbation is not None and self._draws is not None:
-            self._backward_uphill(self._turn.perturbation, self._draws)
-        self._update(loss, metrics, before)
+        self._bad.zero_()
+        made = [self._made_turn(turn, averaged) for turn in self.turns]
+        self._end(made[-1][0], {name: value for _, measured in made for name, value in measured.items()})
         here.wait_stream(self._beside)
         self._hold(following)
 
-    def _backward(self) -> tuple[Tensor, Metrics]:
-        for parameter in self._turn.parameters:
+    def _made_turn(self, turn: Turn, averaged: Event) -> tuple[Tensor, Metrics]:
+        """Whether a turn was made, and what to log of it.
+
+        As where steps are not captured, one that is not finite ends the step, and those before it stay made.
+        """
+        self.state.learner.turn(turn.name)
+        before = [value.clone() for value in self.running]
+        loss, metrics = self._backward(turn, self._draws.get(turn.name))
+        torch.cuda.current_stream().wait_event(averaged)  # of the weights that this step changes
+        if turn.perturbation is not None:
+            self._backward_uphill(turn, turn.perturbation)
+        norm = total_norm(turn.parameters)
+        good = self._judge(loss, norm, self._bad, self._scale_of(turn), turn.spec.clip)
+        self._put_back([torch.where(good, value, old) for value, old in zip(self.running, before, strict=True)])
+        for optimizer in turn.optimizers:
+            optimizer.step()
+        return good, self._measured(turn, loss, norm, metrics)
+
+    def _backward(self, turn: Turn, draws: torch.Generator | None = None) -> tuple[Tensor, Metrics]:
+        """A turn's gradients, loss and metrics; with the draws of another generator than torch's own."""
+        for parameter in turn.parameters:
             parameter.grad = None  # the backward pass leaves its own, in the graph's memory
-        with self.autocast():
-            loss, metrics = self._turn.module(self.feed.wrap(self._batch), self.progress, self._turn.name)
+        with _drawing_from(draws), self.autocast():
+            loss, metrics = turn.module(self.feed.wrap(self._batch), self.progress, turn.name)
             loss.backward()
         return loss.detach(), metrics
 
-    def _backward_uphill(self, perturbation: Perturbation, draws: torch.Generator) -> None:
+    def _backward_uphill(self, turn: Turn, perturbation: Perturbation) -> None:
         """SAM's second pass, with the first one's random draws; batch norm has counted the batch already.
 
         Gradients that are not finite make weights, and these make gradients, that are not: the step is left out by
         the second norm alone, and the weights are put back in any case.
         """
         counted = [value.clone() for value in self.running]
-        generator = _generator()
-        own = generator.graphsafe_get_state()
         perturbation.uphill()
-        generator.graphsafe_set_state(draws)
-        self._backward()
-        generator.graphsafe_set_state(own)
+        self._backward(turn, self._again[turn.name])
         perturbation.back()
         self._put_back(counted)
 
@@ -169,17 +185,11 @@ class CapturedStepper(Stepper):
         for place, value in zip(self._batch, batch, strict=True):
             place.copy_(value)
 
-    def _update(self, loss: Tensor, metrics: Metrics, before: list[Tensor]) -> None:
-        """What follows the gradients; `before` are batch norm's statistics as they were."""
-        norm = total_norm(self._turn.parameters)
-        good = self._judge(loss, norm, self._bad, self._scale, self._turn.spec.clip)
-        self._put_back([torch.where(good, value, old) for value, old in zip(self.running, before, strict=True)])
-        for optimizer in self._turn.optimizers:
-            optimizer.step()
+    def _end(self, good: Tensor, measured: Metrics) -> None:
+        """What follows the last turn."""
         self.state.objective.after_step(self.state.model, good)
         if self.state.ema is not None:
             self.state.ema.note(self._step, good)
-        measured = {"loss": loss, "gradient norm": norm, **metrics}
         for name in measured:
             if name not in self.sums:
                 self.sums[name] = torch.zeros((), device=self.world.device)
@@ -212,3 +222,18 @@ def _streams(device: torch.device) -> tuple[torch.cuda.Stream, torch.cuda.Stream
 
 def _generator() -> torch.Generator:
     return torch.cuda.default_generators[torch.cuda.current_device()]
+
+
+@contextlib.contextmanager
+def _drawing_from(draws: torch.Generator | None) -> Iterator[None]:
+    """torch's draws on the device come from another generator; None: from its own."""
+    if draws is None:
+        yield
+        return
+    generator = _generator()
+    own = generator.graphsafe_get_state()
+    generator.graphsafe_set_state(draws)
+    try:
+        yield
+    finally:
+        generator.graphsafe_set_state(own)

@@ -69,7 +69,6 @@ def decide(plan: Plan, learner: Learner, streams: tuple[StreamPlan, ...], world:
         and bool(train)
         and recipe.accumulate == 1
         and recipe.optimizer.name in ON_DEVICE
-        and len(learner.phases) == 1
         and objective.capturable
     )
     if recipe.compile:

@@ -124,8 +124,7 @@ class Stepper:
     def _take(self, turn: Turn, batch: Batch, step: int, factor: float) -> Metrics | None:
         """A phase's update, and what to log of it; None where loss or gradients were not finite."""
         self.state.learner.turn(turn.name)
-        first = turn is self.turns[0]
-        seed = torch_seed(self.seed, "dropout", step, self.world.rank, *([] if first else [turn.name]))
+        seed = self._seed_of(turn, step)
         turn.set_factor(factor)
         torch.manual_seed(seed)
         before = [value.clone() for value in self.running]
@@ -145,8 +144,17 @@ class Stepper:
             clip_by(turn.parameters, turn.spec.clip, norm)
         for optimizer in turn.optimizers:
             optimizer.step()
+        return self._measured(turn, loss, norm, metrics)
+
+    def _seed_of(self, turn: Turn, step: int) -> int:
+        """Of what a turn draws at random."""
+        more = () if turn is self.turns[0] else (turn.name,)
+        return torch_seed(self.seed, "dropout", step, self.world.rank, *more)
+
+    def _measured(self, turn: Turn, loss: Tensor, norm: Tensor, metrics: Metrics) -> Metrics:
+        """What to log of a turn, with its name but for the first."""
         found = {"loss": loss, "gradient norm": norm, **metrics}
-        return found if first else {f"{turn.name} {name}": value for name, value in found.items()}
+        return found if turn is self.turns[0] else {f"{turn.name} {name}": value for name, value in found.items()}
 
     def rehearse(self, batch: Batch) -> None:
         """Compute the gradients of a step and forget them, for their time; nothing that trains is changed.

@@ -13,7 +13,7 @@ from vitlab.core.errors import ConfigError
 from vitlab.data.batch import Batch, Stream
 from vitlab.data.contract import Split
 from vitlab.data.sources.pixels import Pixels
-from vitlab.models.vit import ViTConfig
+from vitlab.models.vit import ViT, ViTConfig
 from vitlab.objectives.cross_entropy import CrossEntropy
 from vitlab.objectives.fixmatch import Fixmatch, FixmatchOptions, pseudo_labels
 
@@ -22,7 +22,11 @@ NOW = torch.zeros(())
 
 
 def objective(criterion: CrossEntropy | None = None, **options: Any) -> Fixmatch:
-    return Fixmatch(FixmatchOptions(**options), criterion or CrossEntropy(), NOTHING)
+    return Fixmatch(FixmatchOptions(**options), criterion or CrossEntropy(), NOTHING, small_vit())
+
+
+def small_vit(**config: Any) -> ViT:
+    return random_vit(ViTConfig(**SIZES, num_classes=4, **config))
 
 
 def batch_of(labelled: Tensor, labels: Tensor, weak: Tensor, strong: Tensor) -> Batch:
@@ -100,12 +104,17 @@ def test_no_gradient_passes_through_the_labels_nor_from_unsure_images() -> None:
     torch.testing.assert_close(strong.grad, torch.tensor([[-0.25, 0.25], [0.0, 0.0]]))
 
 
-def test_views_pass_apart_as_they_would_together() -> None:
-    model = random_vit(ViTConfig(**SIZES, num_classes=4)).train()
+def drawn_batch() -> tuple[list[Tensor], Batch]:
+    """Four labelled images and two views of twelve others."""
     generator = torch.Generator().manual_seed(0)
     images = [torch.randn(num, 3, 8, 8, generator=generator) for num in (4, 12, 12)]
     labelled = Stream((images[0],), {"label": torch.eye(4)}, torch.arange(4))
-    batch = Batch({"labelled": labelled, "unlabelled": Stream((images[1], images[2]), {}, torch.arange(12))})
+    return images, Batch({"labelled": labelled, "unlabelled": Stream((images[1], images[2]), {}, torch.arange(12))})
+
+
+def test_views_pass_apart_as_they_would_together() -> None:
+    model = small_vit().train()
+    images, batch = drawn_batch()
     loss, _ = objective(threshold=0.4).loss(model, batch, NOW)
     first, weak, strong = model(torch.cat(images)).split([4, 12, 12])
     sure, labels = weak.detach().softmax(dim=1).max(dim=1)
@@ -124,6 +133,32 @@ def test_a_threshold_is_reached_by_its_own_value_and_never_above_one() -> None:
     assert sure.tolist() == [True, False]
     assert not pseudo_labels(torch.tensor([[1e4, 0.0]]), 1.0001)[1].any()
     assert pseudo_labels(torch.tensor([[1e4, 0.0]]), 1.0)[1].all()
+
+
+def test_labels_of_an_average() -> None:
+    """It answers without dropout, has no gradient, and follows the model by its share after steps that are made."""
+    model, (images, batch) = small_vit(dropout=0.5).train(), drawn_batch()
+    made = Fixmatch(FixmatchOptions(teacher_ema=0.9, threshold=0.6), CrossEntropy(), NOTHING, model)
+    average = made.ema_model
+    assert average is not None
+    started = [p.clone() for p in average.parameters()]
+    with torch.no_grad():
+        for p in model.parameters():
+            p.add_(torch.randn_like(p))
+    torch.manual_seed(1)
+    loss, _ = made.loss(model, batch, NOW)
+    sure, labels = average.eval()(images[1]).softmax(dim=1).max(dim=1)
+    torch.manual_seed(1)
+    first, strong = model(torch.cat([images[0], images[2]])).split([4, 12])
+    others = F.cross_entropy(strong, labels, reduction="none") * (sure >= 0.6)
+    torch.testing.assert_close(loss, F.cross_entropy(first, torch.arange(4)) + others.mean())
+    assert 0 < (sure >= 0.6).float().mean() < 1
+    assert not any(p.requires_grad for p in average.parameters())
+    made.after_step(model, torch.tensor(False))
+    assert all(torch.equal(now, old) for now, old in zip(average.parameters(), started, strict=True))
+    made.after_step(model, torch.tensor(True))
+    for now, old, own in zip(average.parameters(), started, model.parameters(), strict=True):
+        torch.testing.assert_close(now, 0.9 * old + 0.1 * own)
 
 
 def test_a_sigmoid_is_refused() -> None:

@@ -5,6 +5,7 @@ What a graph makes of it is told on a GPU alone, by tests/gpu.
 
 import contextlib
 import dataclasses
+import json
 from pathlib import Path
 from typing import Any
 
@@ -14,9 +15,11 @@ from safetensors.torch import load_file
 
 from changing import changed
 from short_runs import short_recipe, write_small_set
+from vitlab.core.config import Choice
 from vitlab.training import captured, session
 from vitlab.training.execution import Execution, decide
 from vitlab.training.recipe import Recipe
+from vitlab.training.step import Stepper, Turn
 
 
 class Streams:
@@ -114,16 +117,16 @@ def test_a_step_that_is_not_finite_changes_nothing(tmp_path: Path, on_cpu: list[
     spoilt = captured.CapturedStepper._backward
     seen: list[torch.Tensor] = []
 
-    def backward(self: captured.CapturedStepper) -> Any:
-        made = spoilt(self)
+    def backward(self: captured.CapturedStepper, turn: Turn, draws: Any = None) -> Any:
+        made = spoilt(self, turn, draws)
         if len(on_cpu) == 2:  # the second step
             if not seen:
-                seen.extend(p.detach().clone() for p in self._turn.parameters)
-                for p in self._turn.parameters:
+                seen.extend(p.detach().clone() for p in turn.parameters)
+                for p in turn.parameters:
                     assert p.grad is not None
                     p.grad.fill_(torch.inf)
-        elif len(on_cpu) == 3 and len(seen) == len(self._turn.parameters):
-            assert all(torch.equal(p, before) for p, before in zip(self._turn.parameters, seen, strict=True))
+        elif len(on_cpu) == 3 and len(seen) == len(turn.parameters):
+            assert all(torch.equal(p, before) for p, before in zip(turn.parameters, seen, strict=True))
             seen.append(torch.zeros(()))
         return made
 
@@ -133,3 +136,72 @@ def test_a_step_that_is_not_finite_changes_nothing(tmp_path: Path, on_cpu: list[
     assert (ended.step, len(on_cpu)) == (3, 3)
     assert len(seen) > 1
     assert seen[-1].shape == ()
+
+
+def players(folder: Path) -> Recipe:
+    """A student and a teacher with dropout, whose draws each turn has for itself; all of it matters after six steps."""
+    sgd = {"optimizer.name": "sgd", "optimizer.weight_decay": 0.0, "optimizer.lr": 0.05, "schedule.total": "6 steps"}
+    drawn = {"model.dropout": 0.1, "model.drop_path": 0.0, "augmentation.mixup": 0.0, "augmentation.cutmix": 0.0}
+    recipe = changed(short(folder), **sgd, **drawn, **{"keep": "last", "data.labelled": 0.25, "log_every": "1 step"})
+    options = {"labels": "sampled", "sign": "theory", "ratio": 2, "wait": 0.0, "ramp": 0.2}
+    return dataclasses.replace(recipe, objective=Choice("meta-pseudo-labels", options))
+
+
+def logged(run: Path) -> list[dict[str, float]]:
+    """What was measured of each step, its time aside."""
+    lines = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+    timed = ("second", "time", "wait", "memory")
+    return [{name: line[name] for name in line if not any(word in name for word in timed)} for line in lines]
+
+
+@pytest.mark.parametrize("sam", [None, 0.5])
+def test_players_take_turns_as_in_eager_steps(
+    tmp_path: Path, request: pytest.FixtureRequest, sam: float | None
+) -> None:
+    """The teacher, which is in no `model/`, is compared by what is logged of its turns."""
+    recipe = changed(players(tmp_path), **{"optimizer.sam": sam})
+    session.train(recipe, tmp_path / "eager", device="cpu", show=False)
+    used: list[int] = request.getfixturevalue("on_cpu")
+    session.train(recipe, tmp_path / "captured", device="cpu", show=False)
+    assert used == list(range(6))
+    found, expected = weights(tmp_path / "captured"), weights(tmp_path / "eager")
+    for name, value in expected.items():
+        torch.testing.assert_close(
+            found[name], value, rtol=1e-4, atol=1e-5, msg=lambda text, name=name: f"{name}: {text}"
+        )
+    steps = logged(tmp_path / "eager")
+    assert sum("teacher gradient norm" in line for line in steps) == 6
+    for one, other in zip(logged(tmp_path / "captured"), steps, strict=True):
+        assert one == pytest.approx(other, rel=1e-3, abs=1e-5)
+
+
+def test_a_turn_that_is_not_finite_ends_the_step(tmp_path: Path, request: pytest.FixtureRequest) -> None:
+    """The student's turn before it stays made, as in eager steps; the teacher's is not, nor is the baseline's."""
+    recipe = changed(players(tmp_path), max_skipped=3)
+
+    def spoil(kind: type[Stepper], name: str, patch: pytest.MonkeyPatch, turn_at: int) -> None:
+        made, calls = getattr(kind, name), list[str]()
+
+        def gradients(self: Any, *given: Any) -> Any:
+            found, turn = made(self, *given), next(each for each in given if isinstance(each, Turn))
+            calls.append(turn.name)
+            if turn.name == "teacher" and calls.count("teacher") == turn_at:
+                for p in turn.parameters:
+                    assert p.grad is not None
+                    p.grad.fill_(torch.nan)
+            return found
+
+        patch.setattr(kind, name, gradients)
+
+    with pytest.MonkeyPatch.context() as patch:
+        spoil(Stepper, "gradients", patch, 3)
+        eager = session.train(recipe, tmp_path / "eager", device="cpu", show=False)
+    request.getfixturevalue("on_cpu")
+    with pytest.MonkeyPatch.context() as patch:
+        spoil(captured.CapturedStepper, "_backward", patch, 3)
+        ended = session.train(recipe, tmp_path / "captured", device="cpu", show=False)
+    assert eager.step == ended.step == 6
+    found, expected = weights(tmp_path / "captured"), weights(tmp_path / "eager")
+    for name, value in expected.items():
+        torch.testing.assert_close(found[name], value, rtol=1e-4, atol=1e-5)
+    assert logged(tmp_path / "captured")[-1] == pytest.approx(logged(tmp_path / "eager")[-1], rel=1e-3, abs=1e-5)

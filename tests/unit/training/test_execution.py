@@ -189,7 +189,7 @@ def test_a_whole_batch_is_not_accumulated(short: Recipe) -> None:
         ({"optimizer.sam": 0.05}, None, True, 1, True),
         ({"optimizer.name": "lion"}, None, True, 1, False),
         ({}, Eager(), True, 1, False),
-        ({}, Phased(), True, 1, False),
+        ({}, Phased(), True, 1, True),
         ({}, None, False, 1, False),
         ({}, None, True, 2, False),
     ],

@@ -171,7 +171,7 @@ def test_what_a_captured_step_divides_by_is_torchs_clipping(size: float) -> None
     parameter = torch.nn.Parameter(torch.zeros(50))
     parameter.grad = gradient.clone()
     norm = torch.nn.utils.clip_grad_norm_([parameter], 1.0)
-    bad, scale = torch.ones(()), torch.zeros(())
+    bad, scale = torch.zeros(()), torch.zeros(())
     assert judge(torch.tensor(1.0), norm, bad, scale, 1.0)
     assert bad == 0
     torch.testing.assert_close(gradient / scale, parameter.grad)
@@ -187,6 +187,7 @@ def test_a_captured_step_that_is_not_finite_is_counted_and_its_metrics_are_not()
         count(good, [value], sums, *counts)
         assert (sums[0].item(), [each.item() for each in counts]) == (total, numbers)
     assert not judge(torch.tensor(1.0), torch.tensor(torch.nan), torch.zeros(()), None, None)
+    assert not judge(torch.tensor(1.0), torch.tensor(1.0), torch.ones(()), None, None)  # an earlier turn was not
 
 
 class Headed(Objective):

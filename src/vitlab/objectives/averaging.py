@@ -1,0 +1,23 @@
+"""Players whose weights are a moving average of others'."""
+
+from collections.abc import Iterable
+
+import torch
+from torch import Tensor, nn
+
+
+@torch.no_grad()
+def move_average(averages: Iterable[nn.Module | None], towards: Iterable[nn.Module | None], weight: Tensor) -> None:
+    """a <- a + weight (w - a) for every parameter and statistic; `weight` lies on the device, and may be 0 there."""
+    for theirs, ours in zip(_values(averages), _values(towards), strict=True):
+        if ours:
+            moves = torch._foreach_sub(ours, theirs)
+            torch._foreach_mul_(moves, weight)
+            torch._foreach_add_(theirs, moves)
+
+
+def _values(modules: Iterable[nn.Module | None]) -> tuple[list[Tensor], list[Tensor]]:
+    """Parameters, which may be sharded, and batch norms' statistics, which are not."""
+    there = [module for module in modules if module is not None]
+    statistics = [value for module in there for value in module.buffers() if value.is_floating_point()]
+    return [value.detach() for module in there for value in module.parameters()], statistics
