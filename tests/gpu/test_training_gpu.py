@@ -15,8 +15,6 @@ from changing import changed, lose_at
 from vitlab.core.config import to_dict
 from vitlab.core.random import key
 from vitlab.data.augmentation import Augmentation, augment, crop, erase, mix
-from vitlab.data.augmentation.color import by_level
-from vitlab.data.augmentation.policies import Op
 from vitlab.models.stages import dropped
 from vitlab.training import session
 from vitlab.training.captured import CapturedStepper
@@ -153,19 +151,6 @@ def test_both_augmentation_paths_are_alike(policy: str, kind: str) -> None:
     gpu = mix(aug, erase(aug, floats.cuda(), there, run), targets.cuda(), there, run)
     torch.testing.assert_close(gpu[0].cpu(), cpu[0], rtol=1e-4, atol=1e-4)
     torch.testing.assert_close(gpu[1].cpu(), cpu[1], rtol=1e-4, atol=1e-4)
-
-
-@pytest.mark.compiled
-def test_levels_are_counted_the_same_when_compiled() -> None:
-    """A compiled batch counts by another way; equalising shows every count. Some images have one level, some two."""
-    images = torch.randint(0, 256, (24, 3, 40, 24), dtype=torch.uint8, generator=torch.Generator().manual_seed(0))
-    images[:4] = 7
-    images[4:8, :, :3] = 255
-    images[4:8, :, 3:] = 0
-    op, value = torch.full((24,), Op.EQUALIZE.value), torch.zeros(24)
-    ops = frozenset({Op.EQUALIZE})
-    found = torch.compile(by_level)(images.cuda(), op.cuda(), value.cuda(), ops)
-    assert torch.equal(found.cpu(), by_level(images, op, value, ops))
 
 
 @pytest.mark.compiled

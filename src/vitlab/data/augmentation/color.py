@@ -148,22 +148,13 @@ def _levels(kind: Op, images: Tensor, levels: Int[Tensor, "1 1 256"], value: Flo
 def _equalized(images: Tensor, levels: Tensor) -> Tensor:
     """Levels by how many pixels lie below, so that all become equally common."""
     flat = images.flatten(2).long()
-    counts = _counted(flat)
+    channels = flat.shape[0] * flat.shape[1]
+    # One axis: torch has a deterministic kernel for that.
+    where = (flat.view(channels, -1) + LEVELS * torch.arange(channels, device=images.device)[:, None]).flatten()
+    counts = torch.zeros(channels * LEVELS, dtype=torch.int64, device=images.device)
+    counts = counts.scatter_add(0, where, torch.ones_like(where)).view(*flat.shape[:2], LEVELS)
     highest = flat.amax(dim=2, keepdim=True)
     step = (flat.shape[2] - counts.gather(2, highest)) // 255
     below = counts.cumsum(dim=2) - counts
     equal = ((step // 2 + below) // step.clamp(min=1)).clamp(max=255)
     return torch.where(step > 0, equal, levels)
-
-
-def _counted(flat: Int[Tensor, "b 3 n"]) -> Int[Tensor, "b 3 256"]:
-    """How many pixels have each level."""
-    if flat.is_cuda and torch.compiler.is_compiling():
-        # compiled, a comparison with every level is never stored, and no pixel waits for another of its level
-        every = torch.arange(LEVELS, device=flat.device).view(-1, 1)
-        return (flat.int()[:, :, None] == every).sum(dim=3, dtype=torch.int32).long()
-    channels = flat.shape[0] * flat.shape[1]
-    # One axis: torch has a deterministic kernel for that.
-    where = (flat.view(channels, -1) + LEVELS * torch.arange(channels, device=flat.device)[:, None]).flatten()
-    counts = torch.zeros(channels * LEVELS, dtype=torch.int64, device=flat.device)
-    return counts.scatter_add(0, where, torch.ones_like(where)).view(*flat.shape[:2], LEVELS)
