@@ -64,7 +64,7 @@ Line: TypeAlias = dict[str, Any]
 
 SHARE = 0.25  # of the time, for fine-tuning what was trained without labels
 FEW, SOME = 0.01, 0.1  # parts of the labels with which trials are made
-Tried: TypeAlias = dict[str, tuple[str, ...]]  # options in words, by their names; the first is the recipe's own
+Tried: TypeAlias = dict[str, tuple[str, ...]]  # options in words, by their names
 DECAYS: Tried = {f"decay {decay}": ("--optimizer.weight-decay", decay) for decay in ("0.05", "0.2", "0.8")}
 FINETUNING: Tried = {
     "as from scratch": (),
@@ -72,7 +72,7 @@ FINETUNING: Tried = {
     "as MAE": ("--optimizer.name", "adamw", "--optimizer.lr", "1e-3", "--optimizer.layer-decay", "0.75"),
 }
 PSEUDO_LABELS: Tried = {
-    "as its authors": (),
+    "as its authors": ("--objective.teacher-ema", "0"),
     **{
         f"average {ema}, threshold {threshold}": ("--objective.teacher-ema", ema, "--objective.threshold", threshold)
         for ema, threshold in (("0", "0.7"), ("0.99", "0.95"), ("0.99", "0.7"), ("0.999", "0.7"))
@@ -176,7 +176,7 @@ class Study:
         return max((line for line in lines if line is not None), key=lambda line: line["val"], default=None)
 
     def chosen(self, name: str) -> tuple[str, ...]:
-        """The best option in words; the first, which is the recipe's own, where none was tried."""
+        """The best option in words; none where none was tried, so that all is as the recipe has it."""
         best = self.best(name)
         return () if best is None else METHODS[name].tried[best["option"]]
 
