@@ -13,10 +13,11 @@ them on one run for each part of the labels, Noisy Student half of them on its t
 quarters on one run without, which nearest neighbours and a linear classifier measure, and a quarter on fine-tuning it
 for each part. How many steps that is, a short rehearsal tells, so that schedules end in time. Where several processes
 are to share a GPU, each with some of --methods, --labels or --measures, --pace rehearses before any of them trains:
-cells have the steps that they would have alone. Processes with --pace take turns at their steps, not at compiling; a
-machine whose cores are all busy still slows steps that are not captured. The pace of fine-tuning and of students comes
-with that of `supervised`. --jobs does all of it: what has no pace yet is rehearsed, then so many processes at a time
-make the cells, in an order that they allow, and write what they say to OUT/logs.
+cells have the steps that they would have alone. Processes with --pace compile side by side, which keeps the GPU busy
+too, since kernels are tried there: with --together N each waits until N have done so, then they take turns. The pace
+of fine-tuning and of students comes with that of `supervised`. --jobs does all of it: what has no pace yet is
+rehearsed, then so many processes at a time make the cells, in an order that they allow, and write what they say to
+OUT/logs.
 
 Fine-tuning is by the supervised recipe, with its optimizer or the one that MAE's authors fine-tune with. From scratch
 that recipe's weight decay is scaled with the number of steps, so that all of them take off as much of the weights.
@@ -51,7 +52,7 @@ import torch
 
 from methods_jobs import Job
 from methods_jobs import run as run_jobs
-from rehearsal import REHEARSED, rehearsing
+from rehearsal import REHEARSED, arrivals, rehearsing
 from vitlab.cli import main as vitlab
 from vitlab.core.record import read_json
 from vitlab.objectives import OBJECTIVES
@@ -59,6 +60,7 @@ from vitlab.recipes import find_recipe, recipe_names
 from vitlab.training.captured import CapturedStepper
 from vitlab.training.durations import Pace
 from vitlab.training.durations import steps as steps_of
+from vitlab.training.session import recipe_of
 
 Line: TypeAlias = dict[str, Any]
 
@@ -78,6 +80,8 @@ PSEUDO_LABELS: Tried = {
         for ema, threshold in (("0", "0.7"), ("0.99", "0.95"), ("0.99", "0.7"), ("0.999", "0.7"))
     },
 }
+# unlabelled images for each labelled one, in the supervised recipe's 512
+RATIO = {ratio: ("--objective.ratio", ratio, "--batch-size", size) for ratio, size in (("1", "256"), ("3", "128"))}
 SPARE = 2.0  # minutes that a cell may take besides its steps: compilation, evaluations
 PART_OF = {"trial": "accuracy", "teacher": "accuracy"}  # what else a measure needs
 TITLES = {"knn": "k-NN", "linear": "linear", "accuracy": "trained on the labels"}
@@ -123,6 +127,20 @@ METHODS = {
     "few-labels": Method("few-labels", "labels", trials=FEW, tried=DECAYS),
     "fixmatch": Method("fixmatch", "both", trials=FEW, tried=PSEUDO_LABELS),
     "noisy-student": Method("noisy-student", "both", teacher="few-labels"),
+    # both on the supervised recipe, with its augmentation of labelled images, mixing among it, and as many images
+    "fixmatch-mixed": Method(
+        "",
+        "both",
+        ("--objective", "fixmatch", "--objective.teacher-ema", "0.99", *RATIO["1"]),
+        scaled=True,
+    ),
+    "noisy-student-mixed": Method(
+        "",
+        "both",
+        ("--objective", "noisy-student", "--objective.quota", "4000", *RATIO["3"]),
+        teacher="supervised",
+        scaled=True,
+    ),
     "meta-pseudo-labels": Method("meta-pseudo-labels", "both"),
 }
 
@@ -138,6 +156,7 @@ class Study:
     out: Path
     results: Path
     model: str | None = None  # in the place of the recipes' own
+    together: int = 1  # processes that rehearse at the same time
 
     def is_own(self, line: Line) -> bool:
         return {"data": self.data, "minutes": self.minutes, "model": self.model}.items() <= line.items()
@@ -224,9 +243,9 @@ def paced(study: Study, name: str, words: list[str]) -> Line:
         return known
     folder = study.folder("rehearsal", name)
     shutil.rmtree(folder, ignore_errors=True)  # what an earlier one left
-    with rehearsing(study.results.with_suffix(".lock")) as found:
+    with rehearsing(study.results.with_suffix(".lock"), study.together) as found:
         train(study, words, folder, REHEARSED, REHEARSED)
-    recipe = find_recipe(words[1])
+    recipe = recipe_of(folder)
     options = OBJECTIVES.find(recipe.objective.name).options(**recipe.objective.options)
     images = recipe.batch_size * (1 + getattr(options, "ratio", 0))  # of which some have no label
     line = {
@@ -266,6 +285,11 @@ def scaled_decay(data: str, steps: int) -> list[str]:
     return ["--optimizer.weight-decay", f"{recipe.optimizer.weight_decay * whole / steps:.3g}"]
 
 
+def scaling(study: Study, method: Method) -> Callable[[int], list[str]]:
+    """What a method's run has more, for a number of steps."""
+    return functools.partial(scaled_decay, study.data) if method.scaled else _none
+
+
 def pace_all(study: Study, names: list[str]) -> list[str]:
     """The pace of every method; a student's and fine-tuning's, which need a run, come with the supervised one's."""
     failed = list[str]()
@@ -278,11 +302,17 @@ def pace_all(study: Study, names: list[str]) -> list[str]:
             paced(study, name, [*base(study, method.named(study.data), 0, part), *method.options])
         except FailedError as error:  # the others may do
             failed.append(f"the pace of {name}: {error}")
-    known = study.find(measure="pace", run="supervised") if "supervised" in names else None
+    if "supervised" in names:
+        share_pace(study)
+    return failed
+
+
+def share_pace(study: Study) -> None:
+    """Note the supervised step's time for what needs a run: fine-tuning, and students."""
+    known = study.find(measure="pace", run="supervised")
     for name in ("finetuning", *(name for name in METHODS if METHODS[name].teacher)):
         if known is not None and study.find(measure="pace", run=name) is None:
             study.add({**known, "run": name, "images_per_second": None})
-    return failed
 
 
 def base(study: Study, recipe: str, seed: int, part: float | None = None) -> list[str]:
@@ -328,12 +358,11 @@ def _with_labels(study: Study, name: str, seed: int, part: float) -> Iterator[Ce
     """One run."""
     method, cell = METHODS[name], {"method": name, "seed": seed, "labels": part, "measure": "accuracy"}
     minutes, pace = study.minutes * method.share, name if method.share == 1 else "supervised"
-    scaled = functools.partial(scaled_decay, study.data) if method.scaled else _none
 
     def run(seed: int, option: str = "", options: tuple[str, ...] = ()) -> Line:
         words = [*base(study, method.named(study.data), seed, part), *method.options, *options]
         folder = study.folder(name, seed, f"{part:g}", *option.split())
-        return timed(study, pace, words, folder, minutes, scaled)
+        return timed(study, pace, words, folder, minutes, scaling(study, method))
 
     if part == method.trials:
         yield from _tried(study, name, cell, run, minutes)
@@ -350,11 +379,12 @@ def _taught(study: Study, name: str, seed: int, part: float) -> Iterator[Cell]:
     def teacher() -> Line:
         words = [*base(study, by.named(study.data), seed, part), *by.options]
         own = study.chosen(method.teacher) if part == by.trials else ()
-        return timed(study, method.teacher, [*words, *own], folder, half)
+        return timed(study, method.teacher, [*words, *own], folder, half, scaling(study, by))
 
     yield Cell(cell | {"measure": "teacher"}, teacher, half, leaves=folder)
     words = [*base(study, method.named(study.data), seed, part), *method.options, "--objective.teacher", str(folder)]
-    student = functools.partial(timed, study, name, words, study.folder(name, seed, f"{part:g}"), half)
+    own = study.folder(name, seed, f"{part:g}")
+    student = functools.partial(timed, study, name, words, own, half, scaling(study, method))
     yield Cell(cell, student, half, needs=folder)
 
 
@@ -501,9 +531,12 @@ def side_by_side(study: Study, names: list[str], given: argparse.Namespace) -> l
     logs = study.out / "logs"
     own = [name for name in names if not METHODS[name].teacher and METHODS[name].share == 1]
     to_pace = [name for name in dict.fromkeys(["supervised", *own]) if study.find(measure="pace", run=name) is None]
-    paces = [Job(f"pace-{name}", (*words, "--pace", "--methods", name)) for name in to_pace]
+    together = str(len(to_pace))
+    paces = [Job(f"pace-{name}", (*words, "--pace", "--methods", name, "--together", together)) for name in to_pace]
+    shutil.rmtree(arrivals(study.results.with_suffix(".lock")), ignore_errors=True)  # of a pace that was stopped
     if failed := run_jobs(paces, len(paces), logs):
         return failed  # a cell without would rehearse beside the others
+    share_pace(study)  # also where the supervised one's was there before
     return run_jobs(jobs_of(names, given.seeds, given.labels, words), given.jobs, logs)
 
 
@@ -524,11 +557,13 @@ def main() -> int:
     parser.add_argument("--budget", type=float, default=float("inf"), help="minutes after which no cell may end")
     parser.add_argument("--jobs", type=int, default=1, help="processes at a time")
     parser.add_argument("--pace", action="store_true", help="measure the time of every method's step, and no more")
+    parser.add_argument("--together", type=int, default=1, help="with --pace: processes that measure one method each")
     parser.add_argument("--table", action="store_true", help="print the table of what is there, and run nothing")
     given = parser.parse_args()
     given.out.mkdir(parents=True, exist_ok=True)
     results = given.results or given.out / "results.jsonl"
-    study = Study(given.data, given.source or given.data, given.minutes, given.device, given.out, results, given.model)
+    source, together = given.source or given.data, given.together
+    study = Study(given.data, source, given.minutes, given.device, given.out, results, given.model, together)
     names = [name for name in given.methods if METHODS[name].named(given.data) in recipe_names()]
     todo = [] if given.table or given.pace else [(seed, name) for seed in given.seeds for name in names]
     if given.pace:

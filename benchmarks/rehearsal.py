@@ -2,6 +2,7 @@
 
 import contextlib
 import fcntl
+import os
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
@@ -15,6 +16,7 @@ from vitlab.training.captured import CapturedStepper
 from vitlab.training.step import Stepper
 
 REHEARSED, UNTIMED = 60, 20  # steps of a rehearsal, and how many of them are made before the time is taken
+MOST = 300.0  # seconds that a process waits for the others to compile
 
 
 class RehearsedError(BaseException):
@@ -29,10 +31,27 @@ class Rehearsal:
     kinds: set[type[Stepper]] = field(default_factory=set)
 
 
+def arrivals(lock: Path) -> Path:
+    """Where processes that share a lock note that they have compiled."""
+    return lock.with_suffix(".compiled")
+
+
+def _wait_for(folder: Path, together: int, most: float) -> None:
+    """Wait until so many processes are there, or for so many seconds."""
+    begun = time.monotonic()
+    while sum(1 for _ in folder.iterdir()) < together and time.monotonic() - begun < most:
+        time.sleep(0.05)
+
+
 @contextlib.contextmanager
-def rehearsing(lock: Path) -> Iterator[Rehearsal]:
-    """Steps that are made in turn with other processes, but for the first, which compiles; ends after the last."""
-    found, begun = Rehearsal(), 0.0
+def rehearsing(lock: Path, together: int = 1, most: float = MOST) -> Iterator[Rehearsal]:
+    """Steps that are made in turn with other processes, but for the first, which compiles; ends after the last.
+
+    With several `together`, none makes its second before all have made their first, or have failed.
+    """
+    found, begun, folder = Rehearsal(), 0.0, arrivals(lock)
+    folder.mkdir(exist_ok=True)
+    arrived = folder / str(os.getpid())
 
     def now() -> float:
         if torch.cuda.is_available():
@@ -44,6 +63,9 @@ def rehearsing(lock: Path) -> Iterator[Rehearsal]:
             nonlocal begun
             found.kinds.add(type(self))
             if number == 1:
+                now()  # what the first one has launched is done
+                arrived.touch()
+                _wait_for(folder, together, most)
                 fcntl.flock(file, fcntl.LOCK_EX)
             if number == UNTIMED:
                 begun = now()
@@ -58,6 +80,7 @@ def rehearsing(lock: Path) -> Iterator[Rehearsal]:
 
     with contextlib.ExitStack() as stack:
         file = stack.enter_context(lock.open("w"))
+        stack.callback(arrived.touch)  # a process that fails keeps nobody waiting
         for kind in (Stepper, CapturedStepper):
             stack.enter_context(mock.patch.object(kind, "__call__", alone(kind.__call__)))
         stack.enter_context(contextlib.suppress(RehearsedError))

@@ -2,6 +2,9 @@
 
 import dataclasses
 import fcntl
+import os
+import shutil
+import subprocess
 import sys
 import time
 from pathlib import Path
@@ -84,6 +87,14 @@ def test_from_scratch_the_decay_follows_the_number_of_steps(study: Study, monkey
     decays = [f"--optimizer.weight-decay {0.0475 * whole / number:.3g}" for number in (steps, steps / 4)]
     assert [command.endswith(decay) for command, decay in zip(commands, decays, strict=False)] == [True, True]
     assert "--optimizer.weight-decay" not in commands[2]
+    commands.clear()
+    for cell in cells(study, "noisy-student-mixed", 0, [0.1]):  # a teacher by the same recipe, half of the time each
+        cell.make()
+    half = f"--optimizer.weight-decay {0.0475 * whole / (steps / 2):.3g}"
+    assert [command.split()[1] for command in commands] == ["cifar10", "cifar10"]
+    assert all(command.endswith(half) for command in commands)
+    assert "--objective noisy-student" in commands[1]
+    assert "--objective" not in commands[0]
 
 
 def test_options_are_chosen_by_the_held_out_part(study: Study, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -213,6 +224,28 @@ def test_what_is_timed_is_made_in_turn_with_other_processes(
     assert held == [False] + [True] * (rehearsal.REHEARSED - 1)  # the first one compiles
 
 
+def test_none_is_timed_before_all_have_compiled(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One process waits for another, which arrives later, or fails; not longer than it is told to."""
+    lock, steps = tmp_path / "pace.lock", list[float]()
+    monkeypatch.setattr(Stepper, "__call__", lambda *_: steps.append(time.monotonic()) or True)
+
+    def rehearse(most: float) -> float:
+        steps.clear()
+        with rehearsal.rehearsing(lock, 2, most):
+            for number in range(rehearsal.REHEARSED):
+                assert object.__new__(Stepper)(number, 1.0)
+        return steps[1] - steps[0]
+
+    assert rehearse(0.2) >= 0.2
+    code = "import sys, time; from pathlib import Path; import rehearsal; time.sleep(0.3)\n"
+    code += "with rehearsal.rehearsing(Path(sys.argv[1]), 2): raise SystemExit"
+    paths = {**os.environ, "PYTHONPATH": str(Path(rehearsal.__file__).parent)}
+    shutil.rmtree(rehearsal.arrivals(lock))
+    other = subprocess.Popen([sys.executable, "-c", code, str(lock)], env=paths)
+    assert 0.3 <= rehearse(60) < 50
+    assert other.wait() == 0
+
+
 def test_what_needs_a_run_has_the_pace_of_the_supervised_one(study: Study, monkeypatch: pytest.MonkeyPatch) -> None:
     def paced(study: Study, name: str, _: list[str]) -> methods.Line:
         if name == "dino":
@@ -226,7 +259,8 @@ def test_what_needs_a_run_has_the_pace_of_the_supervised_one(study: Study, monke
     assert methods.pace_all(study, names) == ["the pace of dino: status 2"]
     assert [line["run"] for line in study.lines()] == ["mae"]  # another process may be at the supervised one's
     assert methods.pace_all(study, ["supervised"]) == []
-    assert [line["run"] for line in study.lines()] == ["mae", "supervised", "finetuning", "noisy-student"]
+    students = ["noisy-student", "noisy-student-mixed"]
+    assert [line["run"] for line in study.lines()] == ["mae", "supervised", "finetuning", *students]
     assert {line["seconds_per_step"] for line in study.lines()} == {0.5}
 
 

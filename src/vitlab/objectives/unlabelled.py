@@ -13,11 +13,12 @@ from vitlab.data.streams import StreamPlan, View
 from vitlab.objectives.contract import Setting
 
 LABELLED = "labelled"
+WEAK = ("crop", "crop_part", "crop_area", "crop_aspect", "pad", "pad_mode", "flip", "fill")  # of an augmentation
 
 
 @dataclass(frozen=True, kw_only=True)
 class Strong:
-    """How the strong view differs from the weak one, which is as the recipe augments: operations, and a cut-out."""
+    """How the strong view differs from the weak one, the recipe's crop and flip: operations, and a cut-out."""
 
     policy: Literal["none", "randaugment", "randaugment-official", "trivial"] = "randaugment"
     """Which operations of colour and shape."""
@@ -46,8 +47,8 @@ class Strong:
 
 
 def weak_view(augmentation: Augmentation) -> Augmentation:
-    """As the recipe augments, but for mixing, which needs labels."""
-    return replace(augmentation, mixup=0.0, cutmix=0.0)
+    """The recipe's crop and flip, and no more of what it does to labelled images."""
+    return Augmentation(**{name: getattr(augmentation, name) for name in WEAK})
 
 
 def unlabelled_of(setting: Setting) -> Split:

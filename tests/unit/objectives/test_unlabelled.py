@@ -30,8 +30,7 @@ def test_it_has_so_many_images_for_each_labelled_one() -> None:
     assert (stream.name, stream.batch_size, stream.targets) == ("unlabelled", 28, ())
     assert stream.split is others
     weak, strong = (view.augmentation for view in stream.views)
-    assert not weak.mixes  # it is as the recipe augments otherwise
-    assert weak == Augmentation(crop="pad", pad=1, flip=0.5, policy="three", erase=0.1)
+    assert weak == Augmentation(crop="pad", pad=1, flip=0.5)  # the rest of the recipe's is for labelled images
     assert (strong.crop, strong.pad, strong.flip, strong.policy) == ("pad", 1, 0.5, "trivial")
     assert (strong.erase, strong.erase_mode, strong.erase_aspect, strong.mixes) == (0.5, "const", (1.0, 1.0), False)
     assert labelled_stream(main()).name == "labelled"
