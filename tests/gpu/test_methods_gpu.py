@@ -71,6 +71,21 @@ def test_it_is_captured(name: str, small_cifar: Path, tmp_path: Path, monkeypatc
     assert used == list(range(STEPS))
 
 
+@pytest.mark.compiled
+def test_a_convolutional_stem_is_captured(small_cifar: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its batch norms count inside the graph."""
+    used, made = list[int](), CapturedStepper.__call__
+    monkeypatch.setattr(
+        CapturedStepper, "__call__", lambda self, step, factor: (used.append(step), made(self, step, factor))[1]
+    )
+    recipe = changed(cut_short("cifar10", small_cifar, {}), **{"model.source": "vitc-s4-32"})
+    ended = session.train(recipe, tmp_path / "run", device="cuda", show=False)
+    check(ended)
+    assert used == list(range(STEPS))
+    weights = load_file(ended.folder / "model" / "model.safetensors")
+    assert weights["convolutions.0.norm.running_mean"].any()
+
+
 def check(ended: Any) -> None:
     """It ended, no step was skipped, and it was compiled to the end."""
     assert (ended.reason, ended.step) == ("done", STEPS)
