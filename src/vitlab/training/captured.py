@@ -69,8 +69,8 @@ class CapturedStepper(Stepper):
         self._made = torch.full((), self.count, dtype=torch.int64, device=device)
         self._in_a_row = torch.zeros((), dtype=torch.int64, device=device)
         self._skipped = torch.zeros((), dtype=torch.int64, device=device)
-        self._bad = torch.zeros((), device=device)  # of the turn that is being made, as is the next
-        self._scale = torch.ones((), device=device)
+        self._bad = torch.zeros((), device=device)  # 1 where this turn of the step, or one before it, is not finite
+        self._scale = torch.ones((), device=device)  # of this turn: what its gradients are divided by
         self._warm = 0
         # of every turn but the first, which has torch's own, and of SAM's second passes
         self._draws = {turn.name: _generator().clone_state() for turn in self.turns[1:]}
