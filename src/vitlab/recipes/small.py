@@ -1,6 +1,7 @@
 """Small images from scratch: digits, CIFAR-10 and CIFAR-100, Tiny-ImageNet; CamVid, a class for every pixel."""
 
 from collections.abc import Callable
+from dataclasses import replace
 
 from vitlab.core.config import Choice
 from vitlab.data.augmentation import Augmentation
@@ -85,6 +86,17 @@ def cifar10() -> Recipe:
     return _small_images("cifar10", "vit-s4-32", image_size=32, epochs=235, mixed="85%", decay=0.0475, ema=0.99963)
 
 
+def vitc_cifar10() -> Recipe:
+    """The same with four convolutions in the place of patches and of a block: ViT_C, which is not plain any more.
+
+    Command: vitlab train vitc-cifar10 --data.source PATH
+    Hardware and time: not run here.
+    Score: none seen here.
+    """
+    made = cifar10()
+    return replace(made, name="vitc-cifar10", model=replace(made.model, source="vitc-s4-32"))
+
+
 def cifar10_d128() -> Recipe:
     """The smallest ViT that reads like the paper, on CIFAR-10: 4 px patches, 65 tokens of 128 numbers, a class token.
 
@@ -165,6 +177,7 @@ RECIPES: dict[str, Callable[[], Recipe]] = {
     "camvid": camvid,
     "digits": digits,
     "cifar10": cifar10,
+    "vitc-cifar10": vitc_cifar10,
     "cifar10-d128": cifar10_d128,
     "cifar100": cifar100,
     "tiny-imagenet": tiny_imagenet,
