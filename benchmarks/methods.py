@@ -80,8 +80,6 @@ PSEUDO_LABELS: Tried = {
         for ema, threshold in (("0", "0.7"), ("0.99", "0.95"), ("0.99", "0.7"), ("0.999", "0.7"))
     },
 }
-# unlabelled images for each labelled one, in the supervised recipe's 512
-RATIO = {ratio: ("--objective.ratio", ratio, "--batch-size", size) for ratio, size in (("1", "256"), ("3", "128"))}
 SPARE = 2.0  # minutes that a cell may take besides its steps: compilation, evaluations
 PART_OF = {"trial": "accuracy", "teacher": "accuracy"}  # what else a measure needs
 TITLES = {"knn": "k-NN", "linear": "linear", "accuracy": "trained on the labels"}
@@ -108,6 +106,11 @@ class Method:
         return f"{self.recipe}-{data}" if self.recipe else data
 
 
+def of_512(ratio: int) -> tuple[str, ...]:
+    """So many unlabelled images for each labelled one, in batches as large as the supervised recipe's."""
+    return ("--objective.ratio", str(ratio), "--batch-size", str(512 // (1 + ratio)))
+
+
 METHODS = {
     "supervised": Method("", "labels", scaled=True),
     "supervised-quarter": Method("", "labels", share=SHARE, scaled=True),
@@ -131,13 +134,13 @@ METHODS = {
     "fixmatch-mixed": Method(
         "",
         "both",
-        ("--objective", "fixmatch", "--objective.teacher-ema", "0.99", *RATIO["1"]),
+        ("--objective", "fixmatch", "--objective.teacher-ema", "0.99", *of_512(1)),
         scaled=True,
     ),
     "noisy-student-mixed": Method(
         "",
         "both",
-        ("--objective", "noisy-student", "--objective.quota", "4000", *RATIO["3"]),
+        ("--objective", "noisy-student", "--objective.quota", "4000", *of_512(3)),
         teacher="supervised",
         scaled=True,
     ),

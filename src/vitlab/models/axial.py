@@ -21,7 +21,7 @@ from vitlab.models.contract import AttentionTap, Layout, Taps, need_all_places
 from vitlab.models.family import Family
 from vitlab.models.heads import Pool
 from vitlab.models.positions import Grid, RelativePositions
-from vitlab.models.vit import Attention, Block, ViT, ViTConfig
+from vitlab.models.vit import EXAMPLE, Attention, Block, ViT, ViTConfig
 from vitlab.models.zoo.attention import AXIAL_ROWS
 
 Axis: TypeAlias = Literal["rows", "columns"]
@@ -162,13 +162,5 @@ FAMILY = Family(
     rows=tuple(AXIAL_ROWS),
     title="Axial-ViT: rows, then columns",
     pattern="axial",
-    example={
-        "image_size": (32, 48),
-        "patch_size": 8,
-        "width": 32,
-        "depth": 2,
-        "mlp_dim": 64,
-        "heads": 4,
-        "num_classes": 5,
-    },
+    example=EXAMPLE,
 )

@@ -13,7 +13,7 @@ from vitlab.core.preprocess import Preprocess
 from vitlab.models.contract import Taps
 from vitlab.models.family import Family
 from vitlab.models.stages import channels_last, normed
-from vitlab.models.vit import ViT, ViTConfig
+from vitlab.models.vit import EXAMPLE, ViT, ViTConfig
 from vitlab.models.zoo.conv_stem import CONV_STEM_ROWS
 
 
@@ -101,13 +101,7 @@ FAMILY = Family(
     pattern="vitc-",
     note="One block less than the plain ViT of that size, as the paper has it.",
     example={
-        "image_size": (32, 48),
-        "patch_size": 8,
-        "width": 32,
-        "depth": 2,
-        "mlp_dim": 64,
-        "heads": 4,
-        "num_classes": 5,
+        **EXAMPLE,
         "stem_widths": (8, 16, 16, 32),
     },
 )

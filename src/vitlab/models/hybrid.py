@@ -11,7 +11,7 @@ from vitlab.core.preprocess import Preprocess
 from vitlab.models.contract import Taps
 from vitlab.models.family import Family
 from vitlab.models.resnet import EpsOf, ResNetSpec, Root, build_units, initialize_resnet
-from vitlab.models.vit import ViT, ViTConfig
+from vitlab.models.vit import EXAMPLE, ViT, ViTConfig
 from vitlab.models.zoo.resnets import HYBRID_ROWS
 
 
@@ -92,13 +92,7 @@ FAMILY = Family(
     title="Hybrids: a ViT over a ResNet's feature map",
     pattern="r50-vit",
     example={
-        "image_size": (32, 48),
-        "patch_size": 8,
-        "width": 32,
-        "depth": 2,
-        "mlp_dim": 64,
-        "heads": 4,
-        "num_classes": 5,
+        **EXAMPLE,
         "resnet_layers": (1,),
         "resnet_width": 32,
     },

@@ -20,7 +20,7 @@ from vitlab.models.contract import Layout, Tokens
 from vitlab.models.family import Family
 from vitlab.models.positions import RelativePositions
 from vitlab.models.routing import Exchange, ExpertLinear, Router, buffer_size, importance_loss, load_loss, route
-from vitlab.models.vit import Block, Mlp, ViT, ViTConfig
+from vitlab.models.vit import EXAMPLE, Block, Mlp, ViT, ViTConfig
 from vitlab.models.zoo.experts import EXPERT_ROWS
 
 
@@ -212,13 +212,7 @@ FAMILY = Family(
     " ViT becomes a mixture of experts, each a copy of the MLP in whose place it is (arXiv 2212.05055), by"
     " `vitlab train RECIPE --model.source SOURCE --model.upcycle num_experts=8 every=2`, where the recipe fine-tunes.",
     example={
-        "image_size": (32, 48),
-        "patch_size": 8,
-        "width": 32,
-        "depth": 2,
-        "mlp_dim": 64,
-        "heads": 4,
-        "num_classes": 5,
+        **EXAMPLE,
         "num_experts": 4,
         "capacity": 2.0,  # room for every token: what a full expert drops depends on the other images
         "router_noise": 0.0,

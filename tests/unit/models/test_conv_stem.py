@@ -5,35 +5,18 @@ from typing import Any
 import pytest
 import torch
 
+from stems import SIZES, check_after_the_map, encoder_parameters, with_noise
 from vitlab.core.errors import ConfigError, ImageError
 from vitlab.models.conv_stem import ConvStemConfig, ConvStemViT
 from vitlab.models.counts import count_parameters
 from vitlab.models.create import create, empty_model
-from vitlab.models.vit import ViT, ViTConfig
 from vitlab.models.zoo.rows import ZOO
 
-SIZES: dict[str, Any] = {"image_size": (32, 48), "width": 32, "depth": 2, "mlp_dim": 64, "heads": 4, "num_classes": 5}
 SMALL: dict[str, Any] = {**SIZES, "patch_size": 8, "stem_widths": (8, 16, 16, 24)}
 
 
-def small() -> ConvStemViT:
-    model = ConvStemViT(ConvStemConfig(**SMALL))
-    generator = torch.Generator().manual_seed(0)
-    for name, parameter in model.named_parameters():
-        noise = torch.randn(parameter.shape, generator=generator)
-        parameter.data = 0.3 * noise + ("norm" in name and name.endswith("weight"))
-    return model.eval()
-
-
 def test_after_the_map_it_is_the_plain_vit() -> None:
-    """A ViT with patches of 1 x 1 over the map as an image of many channels gives the same answer."""
-    model, images = small(), torch.randn(2, 3, 32, 48)
-    features = model.stem(images)
-    assert features.shape == (2, 24, 4, 6)
-    plain = ViT(ViTConfig(**{**SIZES, "image_size": (4, 6)}, patch_size=1, channels=24)).eval()
-    state = {name: value for name, value in model.state_dict().items() if not name.startswith("convolutions.")}
-    plain.load_state_dict(state, strict=True)
-    torch.testing.assert_close(model(images), plain(features), rtol=1e-5, atol=1e-5)
+    check_after_the_map(with_noise(ConvStemViT(ConvStemConfig(**SMALL))), ("convolutions.",), (24, 4, 6))
 
 
 def parameters_by_hand(c: dict[str, Any]) -> int:
@@ -42,9 +25,7 @@ def parameters_by_hand(c: dict[str, Any]) -> int:
     for width in c["stem_widths"]:
         total += 9 * inputs * width + 2 * width
         inputs = width
-    d, m, places = c["width"], c["mlp_dim"], (c["image_size"][0] // c["patch_size"]) ** 2
-    total += inputs * d + d + d + (1 + places) * d
-    return total + c["depth"] * (4 * d * d + 4 * d + 2 * d * m + m + d + 4 * d) + 2 * d + c["num_classes"] * (d + 1)
+    return total + encoder_parameters(c, inputs)
 
 
 @pytest.mark.parametrize("name", [name for name, row in ZOO.items() if row.family == "vitc"])

@@ -5,35 +5,22 @@ from typing import Any
 import pytest
 import torch
 
+from stems import SIZES, check_after_the_map, encoder_parameters, with_noise
 from vitlab.core.errors import ConfigError, ImageError
 from vitlab.models.counts import count_parameters
 from vitlab.models.create import create, empty_model
 from vitlab.models.hybrid import Hybrid, HybridConfig
-from vitlab.models.vit import ViT, ViTConfig
 from vitlab.models.zoo.rows import ZOO
 
-SIZES: dict[str, Any] = {"image_size": (32, 48), "width": 32, "depth": 2, "mlp_dim": 64, "heads": 4, "num_classes": 5}
 SMALL: dict[str, Any] = {**SIZES, "patch_size": 8, "resnet_layers": (2, 1), "resnet_width": 32}
 
 
 def small(**changes: Any) -> Hybrid:
-    model = Hybrid(HybridConfig(**{**SMALL, **changes}))
-    generator = torch.Generator().manual_seed(0)
-    for name, parameter in model.named_parameters():
-        noise = torch.randn(parameter.shape, generator=generator)
-        parameter.data = 0.3 * noise + ("norm" in name and name.endswith("weight"))
-    return model.eval()
+    return with_noise(Hybrid(HybridConfig(**{**SMALL, **changes})))
 
 
 def test_after_the_map_it_is_the_plain_vit() -> None:
-    """A ViT with patches of 1 x 1 over the feature map as an image of many channels gives the same answer."""
-    hybrid, images = small(), torch.randn(2, 3, 32, 48)
-    features = hybrid.stem(images)
-    assert features.shape == (2, 256, 4, 6)
-    plain = ViT(ViTConfig(**{**SIZES, "image_size": (4, 6)}, patch_size=1, channels=256)).eval()
-    state = {name: value for name, value in hybrid.state_dict().items() if not name.startswith(("root.", "units."))}
-    plain.load_state_dict(state, strict=True)
-    torch.testing.assert_close(hybrid(images), plain(features), rtol=1e-5, atol=1e-5)
+    check_after_the_map(small(), ("root.", "units."), (256, 4, 6))
 
 
 def parameters_by_hand(c: dict[str, Any]) -> int:
@@ -47,10 +34,7 @@ def parameters_by_hand(c: dict[str, Any]) -> int:
             total += inputs * inner + 9 * inner * inner + 4 * inner * inner + 2 * (inner + inner + 4 * inner)
             total += inputs * 4 * inner + 2 * 4 * inner if unit == 0 else 0
             inputs = 4 * inner
-    d, m, side = c["width"], c["mlp_dim"], c["patch_size"] // stride
-    places = (c["image_size"][0] // c["patch_size"]) ** 2
-    total += inputs * side * side * d + d + d + (1 + places) * d
-    return total + c["depth"] * (4 * d * d + 4 * d + 2 * d * m + m + d + 4 * d) + 2 * d + 1000 * d + 1000
+    return total + encoder_parameters({"num_classes": 1000, **c}, inputs * (c["patch_size"] // stride) ** 2)
 
 
 @pytest.mark.parametrize("name", [name for name, row in ZOO.items() if row.family == "hybrid"])
