@@ -11,11 +11,12 @@
 A cell has --minutes of steps in all, compilation and evaluations aside: supervised and semi-supervised methods spend
 them on one run for each part of the labels, Noisy Student half of them on its teacher; those without labels spend three
 quarters on one run without, which nearest neighbours and a linear classifier measure, and a quarter on fine-tuning it
-for each part. How many steps that is, a short rehearsal tells, so that schedules end in time. Where several processes
+for each part. `simclr-half` is SimCLR with half of the time for each, and what starts from its run has the other half.
+How many steps that is, a short rehearsal tells, so that schedules end in time. Where several processes
 are to share a GPU, each with some of --methods, --labels or --measures, --pace rehearses before any of them trains:
 cells have the steps that they would have alone. Processes with --pace compile side by side, which keeps the GPU busy
 too, since kernels are tried there: with --together N each waits until N have done so, then they take turns. The pace
-of fine-tuning and of students comes with that of `supervised`. --jobs does all of it: what has no pace yet is
+of fine-tuning and of students is that of `supervised`. --jobs does all of it: what has no pace yet is
 rehearsed, then so many processes at a time make the cells, in an order that they allow, and write what they say to
 OUT/logs.
 
@@ -96,8 +97,10 @@ class Method:
     recipe: str
     learns: Literal["labels", "both", "images"]
     options: tuple[str, ...] = ()
-    teacher: str = ""  # the method that trains its teacher, in half of the time
-    share: float = 1.0  # of the time
+    start: str = ""  # the method without labels whose run it starts from
+    teacher: str = ""  # the method that trains its teacher, in half of its time
+    share: float = 1.0  # of the time; without labels the rest is for fine-tuning
+    paced_by: str = ""  # the method whose step takes as long
     trials: float = 0.0  # the part of the labels with which options are tried; 0: none are
     tried: Tried = field(default_factory=dict)
     scaled: bool = False  # whether its weight decay follows the number of steps
@@ -106,45 +109,42 @@ class Method:
         return f"{self.recipe}-{data}" if self.recipe else data
 
 
-def of_512(ratio: int) -> tuple[str, ...]:
-    """So many unlabelled images for each labelled one, in batches as large as the supervised recipe's."""
-    return ("--objective.ratio", str(ratio), "--batch-size", str(512 // (1 + ratio)))
+def unlabelled(recipe: str, *options: str, share: float = 1 - SHARE, paced_by: str = "") -> Method:
+    """A method without labels, whose fine-tuning is tried."""
+    return Method(recipe, "images", options, share=share, paced_by=paced_by, trials=SOME, tried=FINETUNING)
 
 
+HALF = "simclr-half"
 METHODS = {
     "supervised": Method("", "labels", scaled=True),
-    "supervised-quarter": Method("", "labels", share=SHARE, scaled=True),
+    "supervised-quarter": Method("", "labels", share=SHARE, paced_by="supervised", scaled=True),
     "sam": Method("sam", "labels", scaled=True),
-    "masked-patches": Method("masked-patches", "images", trials=SOME, tried=FINETUNING),
-    "masked-patches-thumbnail": Method(
-        "masked-patches", "images", ("--objective.target", "thumbnail"), trials=SOME, tried=FINETUNING
-    ),
-    "masked-patches-pixels": Method(
-        "masked-patches", "images", ("--objective.target", "pixels"), trials=SOME, tried=FINETUNING
-    ),
-    "mae": Method("mae", "images", trials=SOME, tried=FINETUNING),
-    "dino": Method("dino", "images", trials=SOME, tried=FINETUNING),
-    "dino-ibot": Method("dino", "images", ("--objective.patch-weight", "1"), trials=SOME, tried=FINETUNING),
-    "simclr": Method("simclr", "images", trials=SOME, tried=FINETUNING),
-    "lejepa": Method("lejepa", "images", trials=SOME, tried=FINETUNING),
+    "masked-patches": unlabelled("masked-patches"),
+    "masked-patches-thumbnail": unlabelled("masked-patches", "--objective.target", "thumbnail"),
+    "masked-patches-pixels": unlabelled("masked-patches", "--objective.target", "pixels"),
+    "mae": unlabelled("mae"),
+    "dino": unlabelled("dino"),
+    "dino-ibot": unlabelled("dino", "--objective.patch-weight", "1"),
+    "simclr": unlabelled("simclr"),
+    "lejepa": unlabelled("lejepa"),
     "few-labels": Method("few-labels", "labels", trials=FEW, tried=DECAYS),
     "fixmatch": Method("fixmatch", "both", trials=FEW, tried=PSEUDO_LABELS),
-    "noisy-student": Method("noisy-student", "both", teacher="few-labels"),
-    # both on the supervised recipe, with its augmentation of labelled images, mixing among it, and as many images
-    "fixmatch-mixed": Method(
-        "",
-        "both",
-        ("--objective", "fixmatch", "--objective.teacher-ema", "0.99", *of_512(1)),
-        scaled=True,
-    ),
-    "noisy-student-mixed": Method(
-        "",
-        "both",
-        ("--objective", "noisy-student", "--objective.quota", "4000", *of_512(3)),
-        teacher="supervised",
-        scaled=True,
-    ),
+    "noisy-student": Method("noisy-student", "both", teacher="few-labels", paced_by="supervised"),
     "meta-pseudo-labels": Method("meta-pseudo-labels", "both"),
+    # as Semi-ViT has it (arXiv 2208.05688): without labels first
+    HALF: unlabelled("simclr", share=0.5, paced_by="simclr"),
+    "simclr-fixmatch": Method("fixmatch", "both", start=HALF, share=0.5, paced_by="fixmatch"),
+    "simclr-noisy-student": Method(
+        "noisy-student", "both", start=HALF, teacher="supervised", share=0.5, paced_by="supervised"
+    ),
+    "simclr-meta-pseudo-labels": Method(
+        "meta-pseudo-labels",
+        "both",
+        ("--objective.teacher-start", "student"),
+        start=HALF,
+        share=0.5,
+        paced_by="meta-pseudo-labels",
+    ),
 }
 
 
@@ -211,7 +211,7 @@ class Cell:
     make: Callable[[], Line]
     minutes: float = 0.0
     leaves: Path | None = None  # a run that later cells need
-    needs: Path | None = None
+    needs: tuple[Path, ...] = ()
 
 
 class FailedError(Exception):
@@ -242,6 +242,7 @@ def train(study: Study, words: list[str], folder: Path, steps: int, log: int) ->
 
 def paced(study: Study, name: str, words: list[str]) -> Line:
     """The time of a step by a rehearsal, images per second, and whether the step is one CUDA graph."""
+    name = METHODS[name].paced_by or name
     if (known := study.find(measure="pace", run=name)) is not None:
         return known
     folder = study.folder("rehearsal", name)
@@ -294,34 +295,30 @@ def scaling(study: Study, method: Method) -> Callable[[int], list[str]]:
 
 
 def pace_all(study: Study, names: list[str]) -> list[str]:
-    """The pace of every method; a student's and fine-tuning's, which need a run, come with the supervised one's."""
+    """The pace of every method that has one of its own."""
     failed = list[str]()
-    for name in names:
+    for name in own_pace(names):
         method = METHODS[name]
-        if method.teacher or method.share < 1:
-            continue
         part = None if method.learns == "images" else SOME
         try:
             paced(study, name, [*base(study, method.named(study.data), 0, part), *method.options])
         except FailedError as error:  # the others may do
             failed.append(f"the pace of {name}: {error}")
-    if "supervised" in names:
-        share_pace(study)
     return failed
 
 
-def share_pace(study: Study) -> None:
-    """Note the supervised step's time for what needs a run: fine-tuning, and students."""
-    known = study.find(measure="pace", run="supervised")
-    for name in ("finetuning", *(name for name in METHODS if METHODS[name].teacher)):
-        if known is not None and study.find(measure="pace", run=name) is None:
-            study.add({**known, "run": name, "images_per_second": None})
+def own_pace(names: list[str]) -> list[str]:
+    """The methods whose steps take a time of their own."""
+    return [name for name in names if not METHODS[name].paced_by]
 
 
-def base(study: Study, recipe: str, seed: int, part: float | None = None) -> list[str]:
+def base(study: Study, recipe: str, seed: int, part: float | None = None, start: Path | None = None) -> list[str]:
     """A recipe, with labels for a part of each class; the other images stay to be learned from without."""
-    words = ["train", recipe, "--data.source", study.source, "--seed", str(seed), *MODEL.get(study.data, ())]
-    words += ["--model.source", study.model] if study.model else []
+    words = ["train", recipe, "--data.source", study.source, "--seed", str(seed)]
+    if start is not None:
+        words += ["--model.source", str(start), "--model.pretrained", "--model.set"]
+    else:
+        words += [*MODEL.get(study.data, ()), *(["--model.source", study.model] if study.model else [])]
     return words if part is None else [*words, *labelled(part, seed)]
 
 
@@ -332,16 +329,19 @@ def labelled(part: float, seed: int) -> list[str]:
 
 def cells(study: Study, name: str, seed: int, labels: list[float]) -> Iterator[Cell]:
     """A method's cells; one may need those before it."""
-    if METHODS[name].learns == "images":
+    method = METHODS[name]
+    if method.learns == "images":
         yield from _without_labels(study, name, seed, labels)
         return
+    if method.start:
+        yield from _without_labels(study, method.start, seed, [])
     for part in labels:
-        if part < 1 or METHODS[name].learns == "labels":  # else no image is without a label
-            yield from (_taught if METHODS[name].teacher else _with_labels)(study, name, seed, part)
+        if part < 1 or method.learns == "labels":  # else no image is without a label
+            yield from (_taught if method.teacher else _with_labels)(study, name, seed, part)
 
 
 def _tried(
-    study: Study, name: str, cell: Line, run: Callable[..., Line], minutes: float, needs: Path | None = None
+    study: Study, name: str, cell: Line, run: Callable[..., Line], minutes: float, needs: tuple[Path, ...] = ()
 ) -> Iterator[Cell]:
     """A cell with the best option, after the trials where it is of their part; with seed 0 it is one of them."""
     at_trial = cell["labels"] == METHODS[name].trials
@@ -360,41 +360,49 @@ def _tried(
 def _with_labels(study: Study, name: str, seed: int, part: float) -> Iterator[Cell]:
     """One run."""
     method, cell = METHODS[name], {"method": name, "seed": seed, "labels": part, "measure": "accuracy"}
-    minutes, pace = study.minutes * method.share, name if method.share == 1 else "supervised"
+    minutes = study.minutes * method.share
 
     def run(seed: int, option: str = "", options: tuple[str, ...] = ()) -> Line:
-        words = [*base(study, method.named(study.data), seed, part), *method.options, *options]
+        start = study.folder(method.start, seed) if method.start else None
+        words = [*base(study, method.named(study.data), seed, part, start), *method.options, *options]
         folder = study.folder(name, seed, f"{part:g}", *option.split())
-        return timed(study, pace, words, folder, minutes, scaling(study, method))
+        return timed(study, name, words, folder, minutes, scaling(study, method))
 
     if part == method.trials:
         yield from _tried(study, name, cell, run, minutes)
     else:
-        yield Cell(cell, functools.partial(run, seed), minutes)
+        needs = (study.folder(method.start, seed),) if method.start else ()
+        yield Cell(cell, functools.partial(run, seed), minutes, needs=needs)
 
 
 def _taught(study: Study, name: str, seed: int, part: float) -> Iterator[Cell]:
-    """A teacher by another method, with the option that was chosen for it, then its student; half of the time each."""
-    method, half = METHODS[name], study.minutes / 2
-    by, folder = METHODS[method.teacher], study.folder(name, seed, f"{part:g}", "teacher")
+    """A teacher by another method, with the option that was chosen for it, then its student; half of the time each.
+
+    Both have the method's start, if there is one; the teacher's decay is then its recipe's own.
+    """
+    method, by = METHODS[name], METHODS[METHODS[name].teacher]
+    half, folder = study.minutes * method.share / 2, study.folder(name, seed, f"{part:g}", "teacher")
+    start = study.folder(method.start, seed) if method.start else None
+    needs = () if start is None else (start,)
     cell: Line = {"method": name, "seed": seed, "labels": part, "measure": "accuracy"}
 
     def teacher() -> Line:
-        words = [*base(study, by.named(study.data), seed, part), *by.options]
+        words = [*base(study, by.named(study.data), seed, part, start), *by.options]
         own = study.chosen(method.teacher) if part == by.trials else ()
-        return timed(study, method.teacher, [*words, *own], folder, half, scaling(study, by))
+        return timed(study, method.teacher, [*words, *own], folder, half, _none if start else scaling(study, by))
 
-    yield Cell(cell | {"measure": "teacher"}, teacher, half, leaves=folder)
-    words = [*base(study, method.named(study.data), seed, part), *method.options, "--objective.teacher", str(folder)]
+    yield Cell(cell | {"measure": "teacher"}, teacher, half, leaves=folder, needs=needs)
+    words = [*base(study, method.named(study.data), seed, part, start), *method.options]
+    words += ["--objective.teacher", str(folder)]
     own = study.folder(name, seed, f"{part:g}")
     student = functools.partial(timed, study, name, words, own, half, scaling(study, method))
-    yield Cell(cell, student, half, needs=folder)
+    yield Cell(cell, student, half, needs=(folder, *needs))
 
 
 def _without_labels(study: Study, name: str, seed: int, labels: list[float]) -> Iterator[Cell]:
     """A run without labels, what its features know, and fine-tuned ones; first of all those that try options."""
     method, trained = METHODS[name], study.folder(name, seed)
-    long, short = study.minutes * (1 - SHARE), study.minutes * SHARE
+    long, short = study.minutes * method.share, study.minutes * (1 - method.share)
     words = [*base(study, method.named(study.data), seed), *method.options]
     make = functools.partial(timed, study, name, words, trained, long)
     yield Cell({"method": name, "seed": seed, "measure": "pretraining"}, make, long, leaves=trained)
@@ -402,22 +410,20 @@ def _without_labels(study: Study, name: str, seed: int, labels: list[float]) -> 
         cell: Line = {"method": name, "seed": seed, "labels": part}
         for protocol in ("knn", "linear"):
             make = functools.partial(evaluated, study, protocol, trained, part, seed)
-            yield Cell(cell | {"measure": protocol}, make, needs=trained)
+            yield Cell(cell | {"measure": protocol}, make, needs=(trained,))
 
         def run(seed: int, option: str, options: tuple[str, ...], part: float = part) -> Line:
-            fine = ["train", study.data, "--data.source", study.source, "--seed", str(seed)]
-            fine += ["--model.source", str(study.folder(name, seed)), "--model.pretrained", "--model.set"]
-            fine += [*labelled(part, seed), *options]
+            fine = [*base(study, study.data, seed, part, study.folder(name, seed)), *options]
             folder = study.folder(name, seed, f"{part:g}", "finetuned", *option.split())
-            return timed(study, "finetuning", fine, folder, short)
+            return timed(study, "supervised", fine, folder, short)
 
-        yield from _tried(study, name, cell | {"measure": "accuracy"}, run, short, needs=trained)
+        yield from _tried(study, name, cell | {"measure": "accuracy"}, run, short, needs=(trained,))
 
 
 def missing(study: Study, found: list[Cell]) -> list[Cell]:
     """The cells without a line, and those that left a run which is gone and which one of these needs."""
     without = [study.find(**cell.line) is None for cell in found]
-    needed = {cell.needs for cell, is_new in zip(found, without, strict=True) if is_new and cell.needs}
+    needed = {folder for cell, is_new in zip(found, without, strict=True) if is_new for folder in cell.needs}
     gone = {folder for folder in needed if not (folder / "model").exists()}
     return [cell for cell, is_new in zip(found, without, strict=True) if is_new or cell.leaves in gone]
 
@@ -441,7 +447,7 @@ def fill(
             try:
                 if (time.monotonic() - begun) / 60 + cell.minutes + SPARE > budget:
                     raise FailedError("there was no time left")
-                if cell.needs is not None and not (cell.needs / "model").exists():
+                if not all((folder / "model").exists() for folder in cell.needs):
                     raise FailedError("the run that it needs is not there")
                 study.add({**cell.line, **cell.make()})
             except FailedError as error:  # the others may do
@@ -472,7 +478,8 @@ def table(lines: list[Line], labels: list[float]) -> Iterator[str]:
         own = [line for line in lines if line.get("method") == name and line.get("accuracy") is not None]
         values = [[line["accuracy"] for line in own if (line["measure"], line.get("labels")) == at] for at in columns]
         if any(values):
-            yield f"| {name} | {' | '.join(map(_said, values))} | {paces.get(name, '')} |"
+            pace = f"as {METHODS[name].paced_by}" if METHODS[name].paced_by else paces.get(name, "")
+            yield f"| {name} | {' | '.join(map(_said, values))} | {pace} |"
     yield ""
     yield from (f"    {line['command']}" for line in lines if "command" in line)
 
@@ -485,8 +492,6 @@ def _said(values: list[float]) -> str:
 
 
 def _pace(line: Line) -> str:
-    if line["images_per_second"] is None:
-        return "as supervised"
     return f"{line['images_per_second']:,.0f}{'' if line['captured'] else ', not captured'}"
 
 
@@ -515,6 +520,7 @@ def jobs_of(names: list[str], seeds: list[int], labels: list[float], words: list
             for part in [part for part in labels if part < 1 or METHODS[name].learns == "labels"]:
                 tuned = [by for by in (name, METHODS[name].teacher) if by and METHODS[by].trials == part]
                 after = [f"{by}-0-{part:g}" for by in tuned]
+                after += [f"{METHODS[name].start}-{seed}"]
                 for option in METHODS[name].tried if part == METHODS[name].trials and not seed else ():
                     suffix = "-".join(["", f"{part:g}", *option.replace(",", "").split()])
                     after.append(add(name, seed, [part], suffix, [], option=option))
@@ -532,14 +538,13 @@ def side_by_side(study: Study, names: list[str], given: argparse.Namespace) -> l
     words += ["--minutes", f"{study.minutes:g}", "--device", study.device, "--out", str(study.out)]
     words += ["--results", str(study.results), *(["--model", study.model] if study.model else [])]
     logs = study.out / "logs"
-    own = [name for name in names if not METHODS[name].teacher and METHODS[name].share == 1]
-    to_pace = [name for name in dict.fromkeys(["supervised", *own]) if study.find(measure="pace", run=name) is None]
+    whose = dict.fromkeys(["supervised", *(METHODS[name].paced_by or name for name in names)])
+    to_pace = [name for name in whose if study.find(measure="pace", run=name) is None]
     together = str(len(to_pace))
     paces = [Job(f"pace-{name}", (*words, "--pace", "--methods", name, "--together", together)) for name in to_pace]
     shutil.rmtree(arrivals(study.results.with_suffix(".lock")), ignore_errors=True)  # of a pace that was stopped
     if failed := run_jobs(paces, len(paces), logs):
         return failed  # a cell without would rehearse beside the others
-    share_pace(study)  # also where the supervised one's was there before
     return run_jobs(jobs_of(names, given.seeds, given.labels, words), given.jobs, logs)
 
 

@@ -2,6 +2,7 @@
 
 import contextlib
 import fcntl
+import math
 import os
 import time
 from collections.abc import Callable, Iterator
@@ -15,7 +16,8 @@ import torch
 from vitlab.training.captured import CapturedStepper
 from vitlab.training.step import Stepper
 
-REHEARSED, UNTIMED = 60, 20  # steps of a rehearsal, and how many of them are made before the time is taken
+REHEARSED, UNTIMED = 120, 20  # steps of a rehearsal, and how many of them are made before the time is taken
+TIMED = 20  # steps at a time; the quickest of these turns counts, since what else runs there only ever slows
 MOST = 300.0  # seconds that a process waits for the others to compile
 
 
@@ -27,7 +29,7 @@ class RehearsedError(BaseException):
 class Rehearsal:
     """What a step took, and the kinds of steps that were made."""
 
-    seconds_per_step: float = 0.0
+    seconds_per_step: float = math.inf
     kinds: set[type[Stepper]] = field(default_factory=set)
 
 
@@ -67,11 +69,12 @@ def rehearsing(lock: Path, together: int = 1, most: float = MOST) -> Iterator[Re
                 arrived.touch()
                 _wait_for(folder, together, most)
                 fcntl.flock(file, fcntl.LOCK_EX)
-            if number == UNTIMED:
+            if number >= UNTIMED and (number - UNTIMED) % TIMED == 0:
                 begun = now()
             done = made(self, number, factor)
+            if number >= UNTIMED and (number + 1 - UNTIMED) % TIMED == 0:
+                found.seconds_per_step = min(found.seconds_per_step, (now() - begun) / TIMED)
             if number == REHEARSED - 1:
-                found.seconds_per_step = (now() - begun) / (REHEARSED - UNTIMED)
                 fcntl.flock(file, fcntl.LOCK_UN)
                 raise RehearsedError
             return done

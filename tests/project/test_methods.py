@@ -15,7 +15,7 @@ import methods
 import rehearsal
 from methods import METHODS, Study, cells, missing, table
 from methods_jobs import Job
-from vitlab.recipes import recipe_names
+from vitlab.recipes import find_recipe, recipe_names
 from vitlab.training.captured import CapturedStepper
 from vitlab.training.step import Stepper
 
@@ -73,6 +73,17 @@ def test_cells_of_methods_with_and_without_labels(study: Study, monkeypatch: pyt
     assert timed[2][0].endswith("--data.labelled 1")
     assert made("noisy-student") == ["teacher 0.01", "accuracy 0.01"]
     assert [minutes for _, minutes in timed] == [2.0, 2.0]
+    assert made("simclr-half")[:2] == ["pretraining", "knn 0.01"]
+    assert [minutes for _, minutes in timed] == [2.0, 2.0, 2.0]
+    started = timed[0]
+    for name, rest in (("simclr-fixmatch", [2.0]), ("simclr-noisy-student", [1.0, 1.0])):
+        assert made(name)[0] == "pretraining"
+        assert timed[0] == started
+        assert [minutes for _, minutes in timed[1:]] == rest
+        folder = study.folder("simclr-half", 3)
+        assert all(
+            f"--model.source {folder} --model.pretrained --model.set {labels}" in words for words, _ in timed[1:]
+        )
 
 
 def test_from_scratch_the_decay_follows_the_number_of_steps(study: Study, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -87,14 +98,6 @@ def test_from_scratch_the_decay_follows_the_number_of_steps(study: Study, monkey
     decays = [f"--optimizer.weight-decay {0.0475 * whole / number:.3g}" for number in (steps, steps / 4)]
     assert [command.endswith(decay) for command, decay in zip(commands, decays, strict=False)] == [True, True]
     assert "--optimizer.weight-decay" not in commands[2]
-    commands.clear()
-    for cell in cells(study, "noisy-student-mixed", 0, [0.1]):  # a teacher by the same recipe, half of the time each
-        cell.make()
-    half = f"--optimizer.weight-decay {0.0475 * whole / (steps / 2):.3g}"
-    assert [command.split()[1] for command in commands] == ["cifar10", "cifar10"]
-    assert all(command.endswith(half) for command in commands)
-    assert "--objective noisy-student" in commands[1]
-    assert "--objective" not in commands[0]
 
 
 def test_options_are_chosen_by_the_held_out_part(study: Study, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -246,22 +249,24 @@ def test_none_is_timed_before_all_have_compiled(tmp_path: Path, monkeypatch: pyt
     assert other.wait() == 0
 
 
-def test_what_needs_a_run_has_the_pace_of_the_supervised_one(study: Study, monkeypatch: pytest.MonkeyPatch) -> None:
-    def paced(study: Study, name: str, _: list[str]) -> methods.Line:
-        if name == "dino":
-            raise methods.FailedError("status 2")
-        line = {"measure": "pace", "run": name, "seconds_per_step": 0.5, "images_per_second": 1024}
-        study.add(line)
-        return line
+def test_each_kind_of_step_is_paced_once(study: Study, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What starts from a run, or needs one, has the pace of a method that does not."""
+    study = dataclasses.replace(study, device="cpu")
 
-    monkeypatch.setattr(methods, "paced", paced)
-    names = ["mae", "dino", "noisy-student", "supervised-quarter"]
+    def train(_: Study, words: list[str], folder: Path, *__: object) -> methods.Line:
+        folder.mkdir(parents=True)
+        if words[1].startswith("dino"):
+            raise methods.FailedError("status 2")
+        return {}
+
+    monkeypatch.setattr(methods, "train", train)
+    monkeypatch.setattr(methods, "recipe_of", lambda _: find_recipe("cifar10"))
+    names = ["mae", "dino", "noisy-student", "supervised-quarter", "simclr-half", "simclr-fixmatch"]
     assert methods.pace_all(study, names) == ["the pace of dino: status 2"]
-    assert [line["run"] for line in study.lines()] == ["mae"]  # another process may be at the supervised one's
-    assert methods.pace_all(study, ["supervised"]) == []
-    students = ["noisy-student", "noisy-student-mixed"]
-    assert [line["run"] for line in study.lines()] == ["mae", "supervised", "finetuning", *students]
-    assert {line["seconds_per_step"] for line in study.lines()} == {0.5}
+    assert [line["run"] for line in study.lines()] == ["mae"]
+    for name, run in (("simclr-half", "simclr"), ("supervised-quarter", "supervised"), ("noisy-student", "supervised")):
+        assert methods.paced(study, name, ["train", "cifar10"])["run"] == run
+    assert [line["run"] for line in study.lines()] == ["mae", "simclr", "supervised"]
 
 
 def test_jobs_wait_for_what_chooses_their_options_and_what_they_measure() -> None:
@@ -288,6 +293,8 @@ def test_jobs_wait_for_what_chooses_their_options_and_what_they_measure() -> Non
         "mae-1-others": ("mae-1",),
         "mae-1-frozen": ("mae-1",),
     }
+    started = methods.jobs_of(["simclr-half", "simclr-fixmatch"], [1], [0.01], ["script"])
+    assert [(job.name, job.after) for job in started][1] == ("simclr-fixmatch-1-0.01", ("simclr-half-1",))
     assert "fixmatch-0-1" not in jobs  # no image would be without a label
     assert [job.after for job in methods.jobs_of(["noisy-student"], [0], [0.01], ["script"])] == [()]
 

@@ -81,20 +81,20 @@ def cifar10() -> Recipe:
 
     Command: vitlab train cifar10 --data.source PATH
     Hardware and time: one H200, 471 s from the command to the prompt, compilation and report included.
-    Score: 96.88% on the test part, one run (docs/results/small_data.md).
+    Score: 96.88, 96.76 and 96.67% on the test part, seeds 0 to 2 (docs/results/small_data.md).
     """
     return _small_images("cifar10", "vit-s4-32", image_size=32, epochs=235, mixed="85%", decay=0.0475, ema=0.99963)
 
 
 def vitc_cifar10() -> Recipe:
-    """The same with four convolutions in the place of patches and of a block: ViT_C, which is not plain any more.
+    """The same with convolutions in the place of patches and of a block: ViT_C, which is not plain any more.
 
     Command: vitlab train vitc-cifar10 --data.source PATH
-    Hardware and time: not run here.
-    Score: none seen here.
+    Hardware and time: one H200 that it shared with other runs, so that its time says nothing.
+    Score: 96.10% on the test part, one run: less than the plain ViT (docs/results/small_data.md).
     """
-    made = cifar10()
-    return replace(made, name="vitc-cifar10", model=replace(made.model, source="vitc-s4-32"))
+    made = _small_images("cifar10", "vitc-s4-32", image_size=32, epochs=200, mixed="85%", decay=0.0558, ema=0.99957)
+    return replace(made, name="vitc-cifar10")
 
 
 def cifar10_d128() -> Recipe:

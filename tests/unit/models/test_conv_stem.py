@@ -51,9 +51,9 @@ def test_fresh_maps_keep_their_size() -> None:
     model = create("vitc-s4-32").train()
     assert isinstance(model, ConvStemViT)
     features = model.stem(torch.randn(16, 3, 32, 32))
-    assert features.shape == (16, 192, 8, 8)
+    assert features.shape == (16, 256, 8, 8)
     assert 0.3 < features.square().mean().sqrt() < 1.2  # half of a unit normal is .71
     assert model.taps.filters is not None
-    assert model.taps.filters().shape == (96, 3, 3, 3)
+    assert model.taps.filters().shape == (128, 3, 3, 3)
     with pytest.raises(ImageError, match="3 channels, not 1"):
         model(torch.zeros(2, 1, 32, 32))
