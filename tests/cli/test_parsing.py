@@ -72,12 +72,12 @@ def test_a_stray_word_is_named(arguments: str, word: str, capsys: pytest.Capture
 @pytest.mark.parametrize(
     ("arguments", "nearest"),
     [
-        ("finetune phtos --model model", "Did you mean photos?"),
+        ("finetune phtos --model model", "Did you mean photos, pets?"),
         ("finetune photos/tarin --model model", "There is no file or folder photos/tarin. Did you mean photos/train?"),
         ("finetune phots/train --model model", "Did you mean photos/train?"),
         ("finetune photos --model vit-b16-224.augreg-in21", "Did you mean vit-b16-224.augreg-in21k"),
         ("train digts", "There is no recipe named 'digts'. Did you mean digits"),
-        ("train digits --data.source phtos", "Did you mean photos?"),
+        ("train digits --data.source phtos", "Did you mean photos, pets?"),
         ("train digits --model.source vit-digit", "Did you mean vit-digits"),
         ("train --resume run/first", "recipe.json is missing. Did you mean runs/first?"),
     ],

@@ -276,7 +276,9 @@ def _nothing_there(path: Path) -> UnknownNameError:
     if text in known:  # it was given as a path, with a separator behind it or before it
         return UnknownNameError(f"There is no folder {text} here; write {text} alone for the data set of that name.")
     if path.name == text and not path.suffix:
-        hint = did_you_mean(near_paths(path) or near_names(text, known)) or f" Known names: {', '.join(names())}."
+        there = near_paths(path)
+        near = near_names(text, [*there, *known]) or there
+        hint = did_you_mean(near) or f" Known names: {', '.join(names())}."
         return UnknownNameError(f"There is no data set named '{text}', and no such folder here.{hint}")
     return UnknownNameError(f"There is no file or folder {path}.{did_you_mean(near_paths(path))}")
 

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from vitlab.core.config import from_dict, parse_assignments, to_dict
-from vitlab.core.errors import ConfigError
+from vitlab.core.errors import ConfigError, UnknownNameError
 from vitlab.core.preprocess import Preprocess
 from vitlab.core.random import torch_seed
 from vitlab.core.registry import need_permission
@@ -19,6 +19,7 @@ from vitlab.training.adapters import choose
 from vitlab.training.plan import Plan
 from vitlab.training.recipe import GIVEN, ModelChoice
 from vitlab.training.run import RunError
+from vitlab.weights import box
 from vitlab.weights.claims import model_within
 from vitlab.weights.load import load, read_configuration
 from vitlab.weights.native import config_settings, read_config
@@ -53,7 +54,14 @@ def check_model(spec: ModelChoice) -> None:
     if not spec.source.startswith(GIVEN):
         need_permission("model", spec.source)
         source = read_configuration if spec.pretrained else configured
-        config = source(spec.source, image_size=spec.image_size, **_fields(spec))
+        try:
+            config = source(spec.source, image_size=spec.image_size, **_fields(spec))
+        except UnknownNameError as error:
+            if spec.pretrained or not (spec.source in box.names() or Path(spec.source).exists()):
+                raise
+            raise ConfigError(
+                f"'{spec.source}' is no model of the zoo. To start from the weights there, add --model.pretrained."
+            ) from error
         _more_fields(spec, config)
         if spec.upcycle:
             upcycled(config, **_experts(spec))

@@ -184,8 +184,9 @@ def test_nothing_is_fetched(monkeypatch: pytest.MonkeyPatch) -> None:
         ("FLOWER102", "Did you mean flowers102"),
         ("camvid/", "There is no folder camvid here; write camvid alone for the data set of that name"),
         ("xyzzy", "Known names: caltech101, camvid, cifar10"),
-        ("photoes/", r"There is no file or folder .*Did you mean photos|no data set named"),
-        ("./phots", r"There is no data set named 'phots'|There is no file or folder phots.*"),
+        ("photoes/", r"no data set named 'photoes', and no such folder here\. Did you mean photos\?"),
+        ("./phots", r"no data set named 'phots', and no such folder here\. Did you mean photos"),
+        ("digts", r"Did you mean digits, edit\?"),  # the nearest first, be it a name or a folder
         ("photos/trane", r"There is no file or folder photos/trane\. Did you mean photos/train"),
         ("a.csv", "There is no file or folder a.csv"),
         ("", "has no name"),
@@ -196,6 +197,7 @@ def test_nothing_is_fetched(monkeypatch: pytest.MonkeyPatch) -> None:
 )
 def test_unknown_names(home: Path, data: str, message: str) -> None:
     photos(home / "work" / "photos" / "train", a=1, b=1)
+    (home / "work" / "edit").mkdir()
     with pytest.raises(UnknownNameError, match=message):
         open_data(data)
 
