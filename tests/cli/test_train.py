@@ -230,3 +230,30 @@ def test_jft_is_said_to_be_private_before_anything_is_made(
     (sentence,) = [line for line in capsys.readouterr().err.splitlines() if line.startswith("vitlab: ")]
     assert sentence.startswith("vitlab: JFT-300M is private to Google: train on images of your own with --data.source")
     assert not [path for path in tmp_path.rglob("*") if path.is_file()]
+
+
+def test_trained_weights_keep_their_sizes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """What a recipe sets is for its own fresh model, but where the command says so too."""
+    save(create("vit-digits", depth=3), tmp_path / "model")
+    made: list[tuple[str, ...]] = []
+
+    def train(recipe: Recipe, **_: object) -> RunOutcome:
+        made.append(recipe.model.set)
+        raise Error("seen")
+
+    monkeypatch.setattr(api, "train", train)
+    own = RECIPES["fixmatch-digits"]().model.set
+    assert "depth=2" in own
+    trained = f"--model.source {tmp_path / 'model'} --model.pretrained"
+    for words, expected, is_said in (
+        ("", own, False),
+        ("--model.source vit-ti4-32", own, False),
+        (trained, (), True),
+        (f"{trained} --model.set", (), False),
+        (f"{trained} --model.set pool=mean", ("pool=mean",), False),
+    ):
+        assert main(["train", "fixmatch-digits", *words.split()]) == 2
+        assert made.pop() == expected
+        assert (f"Left out: the recipe's --model.set {' '.join(own)}," in capsys.readouterr().err) == is_said

@@ -2,8 +2,9 @@
 
 import os
 import shlex
+import sys
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -123,6 +124,7 @@ def _run(what: str, default: Any, description: str | None, rest: list[str]) -> i
     if find_lr and given.resume is not None:
         raise Error("A run's learning rate is found before its first step: --lr auto is for a new run.")
     if given.resume is None:
+        chosen = _of_its_own_sizes(chosen, default, rest)
         outcome = api.train(chosen, out=given.out, device=given.device, show=True, find_lr=find_lr)
     elif given.out is None:
         for what_is, name in chosen.names().items():
@@ -131,6 +133,17 @@ def _run(what: str, default: Any, description: str | None, rest: list[str]) -> i
     else:
         raise Error("Give --out for a new run or --resume for one that exists, not both.")
     return report(outcome, as_json=given.json)
+
+
+def _of_its_own_sizes(chosen: Any, default: Any, rest: list[str]) -> Any:
+    """Trained weights in the place of a recipe's fresh model keep their sizes: its model.set is for that one."""
+    unasked = not any(text == "--model.set" or text.startswith("--model.set=") for text in rest)
+    if not (chosen.model.pretrained and not default.model.pretrained and chosen.model.set and unasked):
+        return chosen
+    if not int(os.environ.get("RANK", "0")):
+        fields = " ".join(chosen.model.set)
+        print(f"Left out: the recipe's --model.set {fields}, which is for its own model.", file=sys.stderr)
+    return replace(chosen, model=replace(chosen.model, set=()))
 
 
 def report(outcome: Any, *, as_json: bool, data: str = "DATA") -> int:
