@@ -16,9 +16,9 @@ How many steps that is, a short rehearsal tells, so that schedules end in time. 
 are to share a GPU, each with some of --methods, --labels or --measures, --pace rehearses before any of them trains:
 cells have the steps that they would have alone. Processes with --pace compile side by side, which keeps the GPU busy
 too, since kernels are tried there: with --together N each waits until N have done so, then they take turns. The pace
-of fine-tuning and of students is that of `supervised`. --jobs does all of it: what has no pace yet is
-rehearsed, then so many processes at a time make the cells, in an order that they allow, and write what they say to
-OUT/logs.
+of fine-tuning is that of `supervised`; a student's is taken with its first cell, once it has a teacher. --jobs does all
+of it: what has no pace yet is rehearsed, then so many processes at a time make the cells, in an order that they allow,
+and write what they say to OUT/logs.
 
 Fine-tuning is by the supervised recipe, with its optimizer or the one that MAE's authors fine-tune with. From scratch
 that recipe's weight decay is scaled with the number of steps, so that all of them take off as much of the weights.
@@ -129,13 +129,13 @@ METHODS = {
     "lejepa": unlabelled("lejepa"),
     "few-labels": Method("few-labels", "labels", trials=FEW, tried=DECAYS),
     "fixmatch": Method("fixmatch", "both", trials=FEW, tried=PSEUDO_LABELS),
-    "noisy-student": Method("noisy-student", "both", teacher="few-labels", paced_by="supervised"),
+    "noisy-student": Method("noisy-student", "both", teacher="few-labels"),
     "meta-pseudo-labels": Method("meta-pseudo-labels", "both"),
     # as Semi-ViT has it (arXiv 2208.05688): without labels first
     HALF: unlabelled("simclr", share=0.5, paced_by="simclr"),
     "simclr-fixmatch": Method("fixmatch", "both", start=HALF, share=0.5, paced_by="fixmatch"),
     "simclr-noisy-student": Method(
-        "noisy-student", "both", start=HALF, teacher="supervised", share=0.5, paced_by="supervised"
+        "noisy-student", "both", start=HALF, teacher="supervised", share=0.5, paced_by="noisy-student"
     ),
     "simclr-meta-pseudo-labels": Method(
         "meta-pseudo-labels",
@@ -188,6 +188,11 @@ class Study:
     def folder(self, *parts: object) -> Path:
         about = (f"{self.minutes:g}min", *([self.model] if self.model else ()), *parts)
         return self.out / self.data / "-".join(str(part) for part in about)
+
+    def start(self, name: str, seed: int) -> Path | None:
+        """The run that a method starts from."""
+        by = METHODS[name].start
+        return self.folder(by, seed) if by else None
 
     def trial(self, name: str, option: str) -> Line:
         return {"method": name, "seed": 0, "labels": METHODS[name].trials, "measure": "trial", "option": option}
@@ -245,7 +250,7 @@ def paced(study: Study, name: str, words: list[str]) -> Line:
     name = METHODS[name].paced_by or name
     if (known := study.find(measure="pace", run=name)) is not None:
         return known
-    folder = study.folder("rehearsal", name)
+    folder = study.folder("rehearsal", name, os.getpid())  # another process may rehearse the same
     shutil.rmtree(folder, ignore_errors=True)  # what an earlier one left
     with rehearsing(study.results.with_suffix(".lock"), study.together) as found:
         train(study, words, folder, REHEARSED, REHEARSED)
@@ -295,21 +300,18 @@ def scaling(study: Study, method: Method) -> Callable[[int], list[str]]:
 
 
 def pace_all(study: Study, names: list[str]) -> list[str]:
-    """The pace of every method that has one of its own."""
+    """The pace of every method that has one of its own; a student's is taken with its first cell, after its teacher."""
     failed = list[str]()
-    for name in own_pace(names):
+    for name in names:
         method = METHODS[name]
+        if method.paced_by or method.teacher:
+            continue
         part = None if method.learns == "images" else SOME
         try:
             paced(study, name, [*base(study, method.named(study.data), 0, part), *method.options])
         except FailedError as error:  # the others may do
             failed.append(f"the pace of {name}: {error}")
     return failed
-
-
-def own_pace(names: list[str]) -> list[str]:
-    """The methods whose steps take a time of their own."""
-    return [name for name in names if not METHODS[name].paced_by]
 
 
 def base(study: Study, recipe: str, seed: int, part: float | None = None, start: Path | None = None) -> list[str]:
@@ -357,21 +359,24 @@ def _tried(
     yield Cell(cell, made, 0.0 if at_trial and not cell["seed"] else minutes, needs=needs)
 
 
+def _there(*runs: Path | None) -> tuple[Path, ...]:
+    return tuple(run for run in runs if run is not None)
+
+
 def _with_labels(study: Study, name: str, seed: int, part: float) -> Iterator[Cell]:
     """One run."""
     method, cell = METHODS[name], {"method": name, "seed": seed, "labels": part, "measure": "accuracy"}
     minutes = study.minutes * method.share
 
     def run(seed: int, option: str = "", options: tuple[str, ...] = ()) -> Line:
-        start = study.folder(method.start, seed) if method.start else None
-        words = [*base(study, method.named(study.data), seed, part, start), *method.options, *options]
+        words = [*base(study, method.named(study.data), seed, part, study.start(name, seed)), *method.options, *options]
         folder = study.folder(name, seed, f"{part:g}", *option.split())
         return timed(study, name, words, folder, minutes, scaling(study, method))
 
+    needs = _there(study.start(name, seed))
     if part == method.trials:
-        yield from _tried(study, name, cell, run, minutes)
+        yield from _tried(study, name, cell, run, minutes, needs)
     else:
-        needs = (study.folder(method.start, seed),) if method.start else ()
         yield Cell(cell, functools.partial(run, seed), minutes, needs=needs)
 
 
@@ -382,8 +387,7 @@ def _taught(study: Study, name: str, seed: int, part: float) -> Iterator[Cell]:
     """
     method, by = METHODS[name], METHODS[METHODS[name].teacher]
     half, folder = study.minutes * method.share / 2, study.folder(name, seed, f"{part:g}", "teacher")
-    start = study.folder(method.start, seed) if method.start else None
-    needs = () if start is None else (start,)
+    start = study.start(name, seed)
     cell: Line = {"method": name, "seed": seed, "labels": part, "measure": "accuracy"}
 
     def teacher() -> Line:
@@ -391,12 +395,12 @@ def _taught(study: Study, name: str, seed: int, part: float) -> Iterator[Cell]:
         own = study.chosen(method.teacher) if part == by.trials else ()
         return timed(study, method.teacher, [*words, *own], folder, half, _none if start else scaling(study, by))
 
-    yield Cell(cell | {"measure": "teacher"}, teacher, half, leaves=folder, needs=needs)
+    yield Cell(cell | {"measure": "teacher"}, teacher, half, leaves=folder, needs=_there(start))
     words = [*base(study, method.named(study.data), seed, part, start), *method.options]
     words += ["--objective.teacher", str(folder)]
     own = study.folder(name, seed, f"{part:g}")
     student = functools.partial(timed, study, name, words, own, half, scaling(study, method))
-    yield Cell(cell, student, half, needs=(folder, *needs))
+    yield Cell(cell, student, half, needs=_there(folder, start))
 
 
 def _without_labels(study: Study, name: str, seed: int, labels: list[float]) -> Iterator[Cell]:
@@ -539,6 +543,7 @@ def side_by_side(study: Study, names: list[str], given: argparse.Namespace) -> l
     words += ["--results", str(study.results), *(["--model", study.model] if study.model else [])]
     logs = study.out / "logs"
     whose = dict.fromkeys(["supervised", *(METHODS[name].paced_by or name for name in names)])
+    whose = [name for name in whose if not METHODS[name].teacher]
     to_pace = [name for name in whose if study.find(measure="pace", run=name) is None]
     together = str(len(to_pace))
     paces = [Job(f"pace-{name}", (*words, "--pace", "--methods", name, "--together", together)) for name in to_pace]

@@ -227,6 +227,24 @@ def test_what_is_timed_is_made_in_turn_with_other_processes(
     assert held == [False] + [True] * (rehearsal.REHEARSED - 1)  # the first one compiles
 
 
+def test_the_quickest_turn_is_the_pace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """By a clock whose steps take a second, but for some that others disturb: one of each turn but the third."""
+    clock, slow = 0.0, {number for number in range(7, rehearsal.REHEARSED, rehearsal.TIMED) if number // 20 != 3}
+
+    def step(_: object, number: int, __: float) -> bool:
+        nonlocal clock
+        clock += 50.0 if number in slow else 1.0
+        return True
+
+    monkeypatch.setattr(rehearsal.time, "perf_counter", lambda: clock)
+    monkeypatch.setattr(Stepper, "__call__", step)
+    with rehearsal.rehearsing(tmp_path / "pace.lock") as found:
+        for number in range(rehearsal.REHEARSED):
+            assert object.__new__(Stepper)(number, 1.0)
+    assert len(slow) == 5
+    assert found.seconds_per_step == 1.0
+
+
 def test_none_is_timed_before_all_have_compiled(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """One process waits for another, which arrives later, or fails; not longer than it is told to."""
     lock, steps = tmp_path / "pace.lock", list[float]()
@@ -264,9 +282,10 @@ def test_each_kind_of_step_is_paced_once(study: Study, monkeypatch: pytest.Monke
     names = ["mae", "dino", "noisy-student", "supervised-quarter", "simclr-half", "simclr-fixmatch"]
     assert methods.pace_all(study, names) == ["the pace of dino: status 2"]
     assert [line["run"] for line in study.lines()] == ["mae"]
-    for name, run in (("simclr-half", "simclr"), ("supervised-quarter", "supervised"), ("noisy-student", "supervised")):
+    shared = {"simclr-half": "simclr", "supervised-quarter": "supervised", "simclr-noisy-student": "noisy-student"}
+    for name, run in shared.items():
         assert methods.paced(study, name, ["train", "cifar10"])["run"] == run
-    assert [line["run"] for line in study.lines()] == ["mae", "simclr", "supervised"]
+    assert [line["run"] for line in study.lines()] == ["mae", *shared.values()]
 
 
 def test_jobs_wait_for_what_chooses_their_options_and_what_they_measure() -> None:

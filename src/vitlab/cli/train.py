@@ -124,7 +124,7 @@ def _run(what: str, default: Any, description: str | None, rest: list[str]) -> i
     if find_lr and given.resume is not None:
         raise Error("A run's learning rate is found before its first step: --lr auto is for a new run.")
     if given.resume is None:
-        chosen = _of_its_own_sizes(chosen, default, rest)
+        chosen = _keep_sizes(chosen, default, rest)
         outcome = api.train(chosen, out=given.out, device=given.device, show=True, find_lr=find_lr)
     elif given.out is None:
         for what_is, name in chosen.names().items():
@@ -135,7 +135,7 @@ def _run(what: str, default: Any, description: str | None, rest: list[str]) -> i
     return report(outcome, as_json=given.json)
 
 
-def _of_its_own_sizes(chosen: Any, default: Any, rest: list[str]) -> Any:
+def _keep_sizes(chosen: Any, default: Any, rest: list[str]) -> Any:
     """Trained weights in the place of a recipe's fresh model keep their sizes: its model.set is for that one."""
     unasked = not any(text == "--model.set" or text.startswith("--model.set=") for text in rest)
     if not (chosen.model.pretrained and not default.model.pretrained and chosen.model.set and unasked):

@@ -5,9 +5,9 @@ from pathlib import Path
 import pytest
 import torch
 
-from vitlab.core.errors import ConfigError, UnknownNameError
+from vitlab.core.errors import ConfigError
 from vitlab.models.create import create
-from vitlab.training.model import build_model, check_model
+from vitlab.training.model import build_model
 from vitlab.training.plan import Given, Plan, make_plan, open_parts
 from vitlab.training.recipe import ModelChoice, Recipe
 from vitlab.weights.load import save
@@ -47,13 +47,3 @@ def test_other_classes_are_refused(tmp_path: Path) -> None:
         build_model(planned(recipe(saved(tmp_path / "turned", digits.classes[::-1])), tmp_path))
     with pytest.raises(ConfigError, match=r"goes with model\.pretrained"):
         build_model(planned(recipe("vit-digits", pretrained=False), tmp_path))
-
-
-def test_weights_that_are_not_asked_for_are_pointed_at(tmp_path: Path) -> None:
-    """A folder or the package's model as the source of an architecture: what is meant is its weights."""
-    for source in (saved(tmp_path / "model", None), "vitlab/tiny"):
-        with pytest.raises(ConfigError, match=rf"'{source}' is no model of the zoo.* add --model.pretrained"):
-            check_model(ModelChoice(source=source))
-        check_model(ModelChoice(source=source, pretrained=True))
-    with pytest.raises(UnknownNameError, match="There is no model named 'vit-digit'. Did you mean"):
-        check_model(ModelChoice(source="vit-digit"))

@@ -16,14 +16,16 @@ from vitlab.core.errors import ConfigError, DataError, Error, UnknownNameError
 from vitlab.data.batch import Batch
 from vitlab.data.contract import DataSet, Split
 from vitlab.models.contract import Model
+from vitlab.models.create import create
 from vitlab.objectives.contract import Metrics, Objective
 from vitlab.objectives.supervised import Supervised
 from vitlab.training.assembly import main_stream
-from vitlab.training.model import build_model
+from vitlab.training.model import build_model, check_model
 from vitlab.training.plan import Given, Intervals, Plan, make_plan, open_parts, planned_steps
-from vitlab.training.recipe import Recipe, read_recipe
+from vitlab.training.recipe import ModelChoice, Recipe, read_recipe
 from vitlab.training.run import RunError
 from vitlab.training.session import with_given
+from vitlab.weights.load import save
 
 __all__ = ["short", "small_set"]
 HERE = Path("a run")
@@ -214,3 +216,14 @@ def test_options_that_are_not_given_are_filled_in(short: Recipe) -> None:
     recipe = changed(short, objective={"name": "distillation", "teacher": "x"})
     assert recipe.objective.options == {"teacher": "x", "kind": "hard", "alpha": 0.5, "tau": 3.0}
     assert to_dict(recipe)["objective"] == {"name": "distillation", **recipe.objective.options}
+
+
+def test_weights_that_are_not_asked_for_are_pointed_at(tmp_path: Path) -> None:
+    """A folder or the package's model as the source of an architecture: what is meant is its weights."""
+    save(create("vit-digits"), tmp_path / "model")
+    for source in (str(tmp_path / "model"), "vitlab/tiny"):
+        with pytest.raises(ConfigError, match=rf"'{source}' is no model of the zoo.* add --model.pretrained"):
+            check_model(ModelChoice(source=source))
+        check_model(ModelChoice(source=source, pretrained=True))
+    with pytest.raises(UnknownNameError, match="There is no model named 'vit-digit'. Did you mean"):
+        check_model(ModelChoice(source="vit-digit"))
