@@ -16,9 +16,9 @@ How many steps that is, a short rehearsal tells, so that schedules end in time. 
 are to share a GPU, each with some of --methods, --labels or --measures, --pace rehearses before any of them trains:
 cells have the steps that they would have alone. Processes with --pace compile side by side, which keeps the GPU busy
 too, since kernels are tried there: with --together N each waits until N have done so, then they take turns. The pace
-of fine-tuning is that of `supervised`; a student's is taken with its first cell, once it has a teacher. --jobs does all
-of it: what has no pace yet is rehearsed, then so many processes at a time make the cells, in an order that they allow,
-and write what they say to OUT/logs.
+of fine-tuning is that of `supervised`; a student is rehearsed with a teacher of a few steps. --jobs does all of it:
+what has no pace yet is rehearsed, then so many processes at a time make the cells, in an order that they allow, and
+write what they say to OUT/logs.
 
 Fine-tuning is by the supervised recipe, with its optimizer or the one that MAE's authors fine-tune with. From scratch
 that recipe's weight decay is scaled with the number of steps, so that all of them take off as much of the weights.
@@ -85,6 +85,7 @@ SPARE = 2.0  # minutes that a cell may take besides its steps: compilation, eval
 PART_OF = {"trial": "accuracy", "teacher": "accuracy"}  # what else a measure needs
 TITLES = {"knn": "k-NN", "linear": "linear", "accuracy": "trained on the labels"}
 MEASURES = ("pretraining", *TITLES)
+BRIEF = 400  # steps of a teacher that is sure enough of some images to be asked
 IMAGES = {"digits": 1_259, "cifar10": 49_015, "tiny-imagenet": 97_978}  # that are trained on
 # one ViT for all: CIFAR-10's and Tiny-ImageNet's recipes agree on theirs
 MODEL = {"digits": ("--model.set", "pool=mean", "class_token=false", "positions_std=0.5")}
@@ -300,18 +301,29 @@ def scaling(study: Study, method: Method) -> Callable[[int], list[str]]:
 
 
 def pace_all(study: Study, names: list[str]) -> list[str]:
-    """The pace of every method that has one of its own; a student's is taken with its first cell, after its teacher."""
+    """The pace of every method that has one of its own."""
     failed = list[str]()
     for name in names:
         method = METHODS[name]
-        if method.paced_by or method.teacher:
+        if method.paced_by:
             continue
         part = None if method.learns == "images" else SOME
+        words = [*base(study, method.named(study.data), 0, part), *method.options]
         try:
-            paced(study, name, [*base(study, method.named(study.data), 0, part), *method.options])
+            if method.teacher:
+                words += ["--objective.teacher", str(brief_teacher(study, method.teacher, SOME))]
+            paced(study, name, words)
         except FailedError as error:  # the others may do
             failed.append(f"the pace of {name}: {error}")
     return failed
+
+
+def brief_teacher(study: Study, name: str, part: float) -> Path:
+    """A teacher whose student may be rehearsed: of so few steps that compiling them would take longer."""
+    folder = study.folder("rehearsal", name, "teacher", os.getpid())
+    words = [*base(study, METHODS[name].named(study.data), 0, part), "--no-compile"]
+    train(study, words, folder, BRIEF, BRIEF)
+    return folder
 
 
 def base(study: Study, recipe: str, seed: int, part: float | None = None, start: Path | None = None) -> list[str]:
@@ -543,7 +555,6 @@ def side_by_side(study: Study, names: list[str], given: argparse.Namespace) -> l
     words += ["--results", str(study.results), *(["--model", study.model] if study.model else [])]
     logs = study.out / "logs"
     whose = dict.fromkeys(["supervised", *(METHODS[name].paced_by or name for name in names)])
-    whose = [name for name in whose if not METHODS[name].teacher]
     to_pace = [name for name in whose if study.find(measure="pace", run=name) is None]
     together = str(len(to_pace))
     paces = [Job(f"pace-{name}", (*words, "--pace", "--methods", name, "--together", together)) for name in to_pace]

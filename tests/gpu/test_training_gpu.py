@@ -192,11 +192,20 @@ def test_stepper_on_the_gpu_without_a_resident_set(short: Recipe, tmp_path: Path
     assert ended.step == 24
 
 
+@pytest.mark.parametrize(
+    ("model", "sizes", "optimizer"),
+    [("sasa-digits", (), "adamw"), ("wrn-28-2", ("layers=[1,1]", "width=8"), "muon")],
+)
 def test_captured_steps_keep_batch_norms_statistics_too(
-    short: Recipe, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    short: Recipe,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    model: str,
+    sizes: tuple[str, ...],
+    optimizer: str,
 ) -> None:
-    plain = {"model.source": "sasa-digits", "model.set": (), "model.image_size": 32, "optimizer.lr": 1e-3}
-    recipe = exact(short, **plain)
+    plain = {"model.source": model, "model.set": sizes, "model.image_size": 32}
+    recipe = exact(short, **plain, **{"optimizer.name": optimizer, "optimizer.lr": 1e-3})
     session.train(recipe, tmp_path / "captured", device="cuda", show=False)
     capture_nothing(monkeypatch)
     session.train(recipe, tmp_path / "eager", device="cuda", show=False)

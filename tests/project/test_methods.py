@@ -271,21 +271,27 @@ def test_each_kind_of_step_is_paced_once(study: Study, monkeypatch: pytest.Monke
     """What starts from a run, or needs one, has the pace of a method that does not."""
     study = dataclasses.replace(study, device="cpu")
 
+    taught = list[str]()
+
     def train(_: Study, words: list[str], folder: Path, *__: object) -> methods.Line:
         folder.mkdir(parents=True)
         if words[1].startswith("dino"):
             raise methods.FailedError("status 2")
+        if "--objective.teacher" in words:
+            taught.extend([words[1], words[words.index("--objective.teacher") + 1]])
         return {}
 
     monkeypatch.setattr(methods, "train", train)
     monkeypatch.setattr(methods, "recipe_of", lambda _: find_recipe("cifar10"))
     names = ["mae", "dino", "noisy-student", "supervised-quarter", "simclr-half", "simclr-fixmatch"]
     assert methods.pace_all(study, names) == ["the pace of dino: status 2"]
-    assert [line["run"] for line in study.lines()] == ["mae"]
-    shared = {"simclr-half": "simclr", "supervised-quarter": "supervised", "simclr-noisy-student": "noisy-student"}
+    assert [line["run"] for line in study.lines()] == ["mae", "noisy-student"]
+    assert taught[0] == "noisy-student-cifar10"
+    assert Path(taught[1]).is_dir()  # a teacher was trained for it
+    shared = {"simclr-half": "simclr", "supervised-quarter": "supervised", "simclr-fixmatch": "fixmatch"}
     for name, run in shared.items():
         assert methods.paced(study, name, ["train", "cifar10"])["run"] == run
-    assert [line["run"] for line in study.lines()] == ["mae", *shared.values()]
+    assert [line["run"] for line in study.lines()] == ["mae", "noisy-student", *shared.values()]
 
 
 def test_jobs_wait_for_what_chooses_their_options_and_what_they_measure() -> None:

@@ -1,4 +1,7 @@
-"""Muon: the momentum of every matrix made orthogonal before it is a step."""
+"""Muon: the momentum of every matrix made orthogonal before it is a step.
+
+A convolution's kernel is the matrix of its outputs by all that each of them sees, as its author has it.
+"""
 
 from typing import Any, final
 
@@ -94,10 +97,10 @@ def move(
         gradients = [torch.where(bad, old, new) for old, new in zip(kept, gradients, strict=True)]  # momenta stay
     for buffer, gradient in zip(kept, gradients, strict=True):
         buffer.lerp_(gradient, 1 - momentum)
-    ahead = torch.stack([_full(g.lerp(old, momentum)) for g, old in zip(gradients, kept, strict=True)])
+    ahead = torch.stack([_full(g.lerp(old, momentum)).flatten(1) for g, old in zip(gradients, kept, strict=True)])
     steps = orthogonal(ahead) * (-0.2 * max(ahead.shape[1:]) ** 0.5)
     for matrix, step in zip(matrices, steps.unbind(), strict=True):
-        matrix.mul_(1 - lr * decay).add_(_sharded_like(step, matrix) * lr)
+        matrix.mul_(1 - lr * decay).add_(_sharded_like(step.reshape(matrix.shape), matrix) * lr)
 
 
 def _full(tensor: Tensor) -> Tensor:

@@ -26,13 +26,14 @@ class Optimizer:
     """
 
     name: Literal["adamw", "sgd", "lamb", "lion", "muon", "adafactor"] = "adamw"
-    """The update rule; muon is for the matrices of the layers, with AdamW for the rest."""
+    """The update rule; muon is for the matrices and kernels of the layers, with AdamW for the rest."""
     lr: PositiveFloat = 1e-3  # the base learning rate, which the schedule multiplies
     weight_decay: NonNegativeFloat = 0.0  # times lr: the part of kernels taken off per step; sgd has `l2` instead
     head_weight_decay: NonNegativeFloat | None = None  # the head's own; None: as everywhere
     betas: tuple[BelowOne, BelowOne] | None = None  # of both moving means; None: 0.9 0.99 for lion, else 0.9 0.999
     eps: PositiveFloat = 1e-8  # adamw and lamb: added to the root of the mean square
     momentum: BelowOne = 0.9  # sgd, muon and adafactor
+    muon_kernels: bool = True  # muon: for kernels of convolutions too; not grouped ones and those that see the image
     nesterov: bool = False  # sgd: the gradient as seen from one step of momentum ahead
     l2: NonNegativeFloat = 0.0  # sgd: a decay that is part of the gradient, as ResNets are trained; on kernels only
     update_clip: PositiveFloat | None = 1.0  # adafactor: the largest root mean square of a tensor's update
@@ -83,7 +84,7 @@ class Kind:
 
     lr_scale: float
     decays: bool
-    matrix: bool
+    matrix: bool  # or a convolution's kernel, where Muon takes these
     expert: bool  # grouped apart, on one process too: over several it may be spread, and fused kernels take one kind
 
 
@@ -91,6 +92,7 @@ def kinds(model: Model, spec: Optimizer) -> dict[str, Kind]:
     """The kind of every parameter that is trained: kernels decay; biases, norms, positions and tokens do not."""
     kernels = {f"{prefix}.{name}" for prefix, module in model.named_modules() for name in _kernels(module)}
     experts = {prefix for prefix, module in model.named_modules() if isinstance(module, ExpertLinear)}
+    inner = {f"{prefix}.weight" for prefix, module in model.named_modules() if _is_inner(module, model.config.channels)}
     found: dict[str, Kind] = {}
     for name, parameter in model.named_parameters():
         if parameter.requires_grad:
@@ -98,8 +100,16 @@ def kinds(model: Model, spec: Optimizer) -> dict[str, Kind]:
             in_head = name.startswith("head.")
             expert = name.rpartition(".")[0] in experts
             lr *= spec.head_lr_scale if in_head else 1.0
-            found[name] = Kind(lr, name in kernels, parameter.ndim == 2, expert)
+            matrix = parameter.ndim == 2 or (spec.muon_kernels and name in inner)
+            found[name] = Kind(lr, name in kernels, matrix, expert)
     return found
+
+
+def _is_inner(module: nn.Module, channels: int) -> bool:
+    """Whether it is a convolution of all of its input's channels, and that is not an image of so many."""
+    if not isinstance(module, nn.Conv1d | nn.Conv2d | nn.Conv3d):
+        return False
+    return module.groups == 1 and module.in_channels != channels
 
 
 def _kernels(module: nn.Module) -> list[str]:

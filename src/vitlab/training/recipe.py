@@ -159,6 +159,8 @@ def read_recipe(data: Mapping[str, Any], *, where: str) -> Recipe:
         fields[RENAMED.get(name, name)] = {_last(f"{name}.{key}"): it for key, it in value.items()} if inner else value
     if isinstance(chosen_data := fields.get("data"), Mapping):
         fields["data"] = {"division": "hash", **chosen_data}  # as all runs were divided before they said how
+    if isinstance(chosen_optimizer := fields.get("optimizer"), Mapping):
+        fields["optimizer"] = {"muon_kernels": False, **chosen_optimizer}  # before they said so, AdamW had them
     teacher = fields.pop("teacher", None)
     if isinstance(teacher, Mapping) and teacher.get("source") is not None:
         options = {"teacher" if name == "source" else name: value for name, value in teacher.items()}

@@ -8,6 +8,7 @@ import pytest
 import torch
 from torch import nn
 
+from vitlab.core.config import to_dict
 from vitlab.core.errors import ConfigError
 from vitlab.models.create import create
 from vitlab.models.vit import ViT
@@ -15,6 +16,7 @@ from vitlab.training.adafactor import Adafactor
 from vitlab.training.ema import Ema
 from vitlab.training.muon import Muon, orthogonal
 from vitlab.training.optimizers import Lion, Optimizer, build, kinds, set_lr
+from vitlab.training.recipe import Recipe, read_recipe
 
 
 def test_only_kernels_decay() -> None:
@@ -174,6 +176,43 @@ def test_muon_takes_the_inner_matrices_only() -> None:
     assert isinstance(adamw, torch.optim.AdamW)
 
 
+def test_muon_takes_kernels_as_matrices() -> None:
+    """Of outputs by all that each sees, whichever of them are more; a step is that of the matrix."""
+    rng = np.random.default_rng(0)
+    for shape in ((4, 6, 3, 3), (9, 2, 2, 1)):
+        start, gradient = rng.normal(size=shape), rng.normal(size=shape)
+        kernel = nn.Parameter(torch.tensor(start).contiguous(memory_format=torch.channels_last))
+        kernel.grad = torch.tensor(gradient)
+        Muon([{"params": [kernel], "weight_decay": 0.1, "rate": 1.0}], lr=0.02, momentum=0.9).step()
+        flat = gradient.reshape(shape[0], -1)
+        step = 0.2 * max(flat.shape) ** 0.5 * _by_hand(0.19 * flat).reshape(shape)
+        np.testing.assert_allclose(kernel.detach().numpy(), start * (1 - 0.002) - 0.02 * step, rtol=1e-9, atol=1e-12)
+
+
+@pytest.mark.parametrize("kernels", [True, False])
+def test_muon_takes_convolutions_behind_the_first(kernels: bool) -> None:
+    def taken(name: str, **config: Any) -> set[str]:
+        model = create(name, **config)
+        names = {id(p): name for name, p in model.named_parameters()}
+        optimizers = build(model, [], Optimizer(name="muon", muon_kernels=kernels))
+        muons = [optimizer for optimizer in optimizers if isinstance(optimizer, Muon)]
+        return {names[id(p)] for muon in muons for group in muon.param_groups for p in group["params"]}
+
+    convolutions = {f"units.{i}.{part}.weight" for i in (0, 1) for part in ("conv1", "conv2", "conv_proj")}
+    assert taken("wrn-28-2", layers=(1, 1), width=8) == (convolutions if kernels else set())
+    embeddings = {f"embeddings.{i}.conv.weight" for i in (1, 2)}  # the others are the image's, and grouped
+    cvt = taken("cvt-13", widths=(8, 8, 8), depths=(1, 1, 1), heads=(1, 1, 1))
+    assert {name for name in cvt if "conv" in name} == (embeddings if kernels else set())
+
+
+def test_a_run_of_before_leaves_kernels_to_adamw() -> None:
+    """Its checkpoints hold AdamW's moments for them."""
+    stored = to_dict(Recipe(optimizer=Optimizer(name="muon")))
+    assert read_recipe(stored, where="here").optimizer.muon_kernels
+    del stored["optimizer"]["muon_kernels"]
+    assert not read_recipe(stored, where="here").optimizer.muon_kernels
+
+
 def test_an_average_that_is_noted_is_done_when_somebody_looks() -> None:
     model = create("timm:test_resnet", num_classes=3)
     at_once, later = Ema(model, decay=0.9), Ema(model, decay=0.9)
@@ -230,6 +269,7 @@ def test_nonsense_is_refused() -> None:
 def test_kernels_of_every_kind_decay() -> None:
     class Odd(nn.Module):
         num_layers = 0
+        config = create("vit-digits").config
 
         def __init__(self) -> None:
             super().__init__()
