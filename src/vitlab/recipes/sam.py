@@ -54,8 +54,8 @@ def sam_cifar10() -> Recipe:
     """The recipe cifar10 with SAM in half of its epochs.
 
     Command: vitlab train sam-cifar10 --data.source PATH
-    Hardware and time: not run here; as the recipe cifar10's by its number of passes.
-    Score: none seen here.
+    Hardware and time: one H200, 36 s of steps (3,487) with --model.source vit-lite7-4-32; not run longer.
+    Score: 82.94% then, where the recipe cifar10 has 91.10 in the same time, one run each (docs/results/methods.md).
     """
     plain = cifar10()
     optimizer = replace(plain.optimizer, sam=0.05)

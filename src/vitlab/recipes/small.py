@@ -138,8 +138,8 @@ def resnet18_cifar100() -> Recipe:
     """ResNet-18 on CIFAR-100, by Muon and with the same augmentation: a teacher for a ViT.
 
     Command: vitlab train resnet18-cifar100 --data.source PATH
-    Hardware and time: not run here.
-    Score: none seen here.
+    Hardware and time: one H200 that it shared with other runs; 68 s of steps alone, 64,800 images/s.
+    Score: 78.87% on the test part, one run (docs/results/small_data.md).
     """
     made = _small_images("cifar100", "resnet18-32", image_size=32, epochs=90, mixed="80%", decay=0.1, ema=0.999)
     return replace(
@@ -148,6 +148,19 @@ def resnet18_cifar100() -> Recipe:
         model=ModelChoice(source="resnet18-32", image_size=32),
         optimizer=replace(made.optimizer, lr=2e-3),
     )
+
+
+def distilled_cifar100() -> Recipe:
+    """The plain ViT of the recipe cifar100 with a teacher of convolutions that learned from the same images.
+
+    Command: vitlab train resnet18-cifar100 --data.source PATH --out runs/teacher
+             vitlab train distilled-cifar100 --data.source PATH --objective.teacher runs/teacher
+    Hardware and time: one H200 that it shared with other runs, so that its time says nothing.
+    Score: 83.31% on the test part, one run; 81.7 without a teacher, which has 78.87 (docs/results/small_data.md).
+    """
+    made = _small_images("cifar100", "vit-s4-32", image_size=32, epochs=110, mixed="90%", decay=0.102, ema=0.99921)
+    taught = Choice("distillation", {"kind": "soft", "alpha": 0.7, "tau": 2.0})
+    return replace(made, name="distilled-cifar100", objective=taught)
 
 
 def tiny_imagenet() -> Recipe:
@@ -197,5 +210,6 @@ RECIPES: dict[str, Callable[[], Recipe]] = {
     "cifar10-d128": cifar10_d128,
     "cifar100": cifar100,
     "resnet18-cifar100": resnet18_cifar100,
+    "distilled-cifar100": distilled_cifar100,
     "tiny-imagenet": tiny_imagenet,
 }

@@ -123,8 +123,8 @@ def dino_cifar10() -> Recipe:
     """DINO with two large and eight small views on CIFAR-10, by the model of the recipe cifar10.
 
     Command: vitlab train dino-cifar10 --data.source PATH
-    Hardware and time: not run here.
-    Score: none seen here.
+    Hardware and time: one H200, 27 s of steps (1,499) with --model.source vit-lite7-4-32; not run longer.
+    Score: then, with all labels, k-NN 37.3%, linear 49.0%, fine-tuned 74.4% (docs/results/methods.md).
     """
     small = {"num_small": 8, "small_side": 0.5, "small_area": (0.2, 0.5)}
     return _small_images(
@@ -149,8 +149,8 @@ def simclr_cifar10() -> Recipe:
     """SimCLR on CIFAR-10, by the model of the recipe cifar10.
 
     Command: vitlab train simclr-cifar10 --data.source PATH
-    Hardware and time: not run here.
-    Score: none seen here.
+    Hardware and time: one H200, 27 s of steps (3,129) with --model.source vit-lite7-4-32; not run longer.
+    Score: then, with all labels, k-NN 68.4%, linear 72.5%, fine-tuned 84.6% (docs/results/methods.md).
     """
     return _small_images("simclr", "cifar10", epochs=200, augmentation=replace(COLORS, crop_area=(0.2, 1.0)))
 
@@ -159,8 +159,8 @@ def simclr_tiny_imagenet() -> Recipe:
     """The same on Tiny-ImageNet, 64 px in patches of 8.
 
     Command: vitlab train simclr-tiny-imagenet --data.source PATH
-    Hardware and time: not run here.
-    Score: none seen here.
+    Hardware and time: one H200, 68 s of steps (5,742) with --model.source vit-ti8-64; not run longer.
+    Score: then, with 10% of the labels, k-NN 16.9%, linear 24.0%, fine-tuned 34.9% (docs/results/methods.md).
     """
     return _small_images("simclr", "tiny-imagenet", epochs=200, augmentation=replace(COLORS, crop_area=(0.2, 1.0)))
 
@@ -169,8 +169,8 @@ def lejepa_cifar10() -> Recipe:
     """LeJEPA with four views on CIFAR-10, by the model of the recipe cifar10.
 
     Command: vitlab train lejepa-cifar10 --data.source PATH
-    Hardware and time: not run here.
-    Score: none seen here.
+    Hardware and time: one H200, 27 s of steps (2,029) with --model.source vit-lite7-4-32; not run longer.
+    Score: then, with all labels, k-NN 63.9%, linear 67.3%, fine-tuned 82.1% (docs/results/methods.md).
     """
     return _small_images("lejepa", "cifar10", epochs=100, augmentation=replace(COLORS, crop_area=(0.2, 1.0)))
 
