@@ -24,8 +24,8 @@ Fine-tuning is by the supervised recipe, with its optimizer or the one that MAE'
 that recipe's weight decay is scaled with the number of steps, so that all of them take off as much of the weights.
 `supervised-quarter` is supervised in the time that fine-tuning has. `few-labels` is supervised with the augmentation,
 averaging and batch of the semi-supervised ones. Its decay with few labels, FixMatch's threshold and whose answers are
-its labels, and the optimizer of fine-tuning for each method, are chosen by trials with seed 0, whose score on the
-held-out part of train decides.
+its labels, the consistency of Meta Pseudo Labels' teacher after a start, and the optimizer of fine-tuning for each
+method, are chosen by trials with seed 0, whose score on the held-out part of train decides.
 
 Every cell is one command of `vitlab`, which is printed and kept beside its result. Results are lines of --results, by
 default OUT/results.jsonl; cells that are there are not run again, and a run that was stopped is resumed: a study grows
@@ -79,6 +79,17 @@ PSEUDO_LABELS: Tried = {
     **{
         f"average {ema}, threshold {threshold}": ("--objective.teacher-ema", ema, "--objective.threshold", threshold)
         for ema, threshold in (("0", "0.7"), ("0.99", "0.95"), ("0.99", "0.7"), ("0.999", "0.7"))
+    },
+}
+# weight and threshold of the teacher's consistency, in runs a hundredth as long as the authors'
+CONSISTENCY: Tried = {
+    "as its authors": (),
+    **{
+        f"weight {weight}, threshold {threshold}": (
+            *("--objective.weight", weight, "--objective.threshold", threshold),
+            *("--objective.ramp", "0.2", "--objective.wait", "0.1"),
+        )
+        for weight, threshold in (("1", "0.6"), ("1", "0.95"), ("2", "0.9"))
     },
 }
 SPARE = 2.0  # minutes that a cell may take besides its steps: compilation, evaluations
@@ -145,6 +156,8 @@ METHODS = {
         start=HALF,
         share=0.5,
         paced_by="meta-pseudo-labels",
+        trials=FEW,
+        tried=CONSISTENCY,
     ),
 }
 

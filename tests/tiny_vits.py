@@ -41,6 +41,7 @@ CHOICES: dict[str, st.SearchStrategy[Any]] = {
     "dropout": st.floats(0, 0.5),
     "attention_dropout": st.floats(0, 0.5),
     "drop_path": st.floats(0, 0.5),
+    "patch_dropout": st.floats(0, 0.5),
     "checkpoint_blocks": st.booleans(),
 }
 

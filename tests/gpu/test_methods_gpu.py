@@ -72,6 +72,19 @@ def test_it_is_captured(name: str, small_cifar: Path, tmp_path: Path, monkeypatc
 
 
 @pytest.mark.compiled
+def test_patch_dropout_is_captured(small_cifar: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Sorting draws is no operation of the compiler's own."""
+    used, made = list[int](), CapturedStepper.__call__
+    monkeypatch.setattr(
+        CapturedStepper, "__call__", lambda self, step, factor: (used.append(step), made(self, step, factor))[1]
+    )
+    recipe = changed(cut_short("cifar10", small_cifar, {}), **{"model.patch_dropout": 0.75})
+    recipe = changed(recipe, **{"model.set": (*recipe.model.set, "patch_size=2")})
+    check(session.train(recipe, tmp_path / "run", device="cuda", show=False))
+    assert used == list(range(STEPS))
+
+
+@pytest.mark.compiled
 def test_a_convolutional_stem_is_captured(small_cifar: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Its batch norms count inside the graph."""
     used, made = list[int](), CapturedStepper.__call__

@@ -15,7 +15,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
-from vitlab.core.errors import ImageError
+from vitlab.core.errors import ConfigError, ImageError
 from vitlab.core.preprocess import Preprocess
 from vitlab.kernels.attention import attention, project
 from vitlab.models.contract import AttentionTap, Layout, Model, Taps, Tokens
@@ -157,6 +157,8 @@ class ViT(Model):
 
     def __init__(self, config: ViTConfig, preprocess: Preprocess | None = None) -> None:
         super().__init__(config, preprocess)
+        if config.patch_dropout and not self.takes_subsets:
+            raise ConfigError(f"{type(self).__name__} takes all patches of an image: leave patch_dropout out.")
         width = config.width
         self.projection = nn.Linear(math.prod(config.patch_shape), width, bias=config.patch_bias)  # E
         self.prefix = nn.Parameter(torch.empty(config.num_prefix, width)) if config.num_prefix else None  # x_class
@@ -233,6 +235,15 @@ class ViT(Model):
     def patchify(self, images: Float[Tensor, "b c h w"]) -> Tokens:
         images, grid = self._whole(images)
         return Tokens(values=self.projection(cut(self.stem(images), self.config.patch_shape[-1])), grid=grid)  # x_p E
+
+    def embed(self, images: Float[Tensor, "b c h w"]) -> Tokens:
+        tokens = self.patchify(images)
+        if self.config.patch_dropout and self.training:
+            num = tokens.values.shape[1]
+            kept = max(int(num * (1 - self.config.patch_dropout)), 1)
+            drawn = torch.rand(tokens.values.shape[:2], device=images.device)
+            tokens = tokens.keep(drawn.argsort(dim=1)[:, :kept])
+        return self.place(tokens)
 
     def place(self, tokens: Tokens) -> Tokens:
         assert not tokens.num_prefix, "these tokens were placed before"

@@ -55,6 +55,7 @@ class ViTConfig:
     dropout: BelowOne = 0.0
     attention_dropout: BelowOne = 0.0
     drop_path: BelowOne = 0.0  # stochastic depth: the last layer's rate, growing linearly from 0
+    patch_dropout: BelowOne = 0.0  # in training, the share of each image's patches that is left out (arXiv 2208.07220)
     checkpoint_blocks: bool = False  # recompute each block in the backward pass
 
     def __post_init__(self) -> None:
@@ -88,6 +89,8 @@ class ViTConfig:
             raise ConfigError(
                 f"positions='{self.positions}' act in attention: positions_at must be 'every' or 'shared'."
             )
+        if self.patch_dropout and self.head == "patches":
+            raise ConfigError("A head that answers for every patch needs all of them: leave patch_dropout out.")
         if self.positions == "none" and self.positions_at != "stem":
             raise ConfigError("positions='none' has nothing to add at other places: leave positions_at out.")
 

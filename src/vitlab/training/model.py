@@ -25,7 +25,8 @@ from vitlab.weights.load import load, read_configuration
 from vitlab.weights.native import config_settings, read_config
 from vitlab.weights.upcycle import upcycle, upcycled
 
-DROPPING = ("dropout", "attention_dropout", "drop_path")  # a model may lack these: 0 is what it has then
+# a model may lack these: 0 is what it has then
+DROPPING = ("dropout", "attention_dropout", "drop_path", "patch_dropout")
 
 
 def architecture(model: Model) -> dict[str, Any]:

@@ -38,6 +38,7 @@ class ModelChoice:
     dropout: float | None = None  # after the positions and in each block; None: the source's own
     attention_dropout: float | None = None  # of attention weights; None: the source's own
     drop_path: float | None = None  # stochastic depth's largest rate, the last layer's; None: the source's own
+    patch_dropout: float | None = None  # the share of patches left out of each image; None: the source's own
     representation: bool = False  # the paper's pre-training head: a hidden layer of width D with tanh
     checkpoint_blocks: bool = False  # compute each block's forward pass twice instead of keeping what is inside it
     set: tuple[str, ...] = ()  # other fields of the model's configuration, as 'positions=relative'

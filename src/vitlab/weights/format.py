@@ -24,6 +24,7 @@ NOT_STORED = {
     "dropout",
     "attention_dropout",
     "drop_path",
+    "patch_dropout",
     "checkpoint_blocks",
     "indivisible",
     "resize_rule",

@@ -248,6 +248,35 @@ def test_dropout_acts_in_training_only() -> None:
     assert not torch.equal(model(images), model(images))
 
 
+@pytest.mark.parametrize("changes", [{}, {"class_token": False, "pool": "mean", "rotary": True}])
+def test_patch_dropout_leaves_out_patches_of_each_image(changes: dict[str, object]) -> None:
+    """As many as timm's PatchDropout leaves, each image's own, every place as often; the others are as they were."""
+    model, images = small(image_size=(32, 48), patch_dropout=0.4, **changes), torch.randn(64, 3, 32, 48)
+    whole = model.embed(images)
+    assert whole.present is None
+    torch.manual_seed(0)
+    counts = torch.zeros(24)
+    for _ in range(20):
+        some = model.train().embed(images)
+        assert some.present is not None
+        assert some.present.shape == (64, 14)  # int(24 * 0.6)
+        counts += some.present.flatten().bincount(minlength=24)
+        assert all(len(set(row)) == 14 for row in some.present.tolist())
+    assert len({tuple(sorted(row)) for row in some.present.tolist()}) > 60
+    assert abs(counts / counts.mean() - 1).max() < 0.1  # 747 of each, with a deviation of 17
+    index = some.present[:, :, None].expand_as(some.patches)
+    torch.testing.assert_close(some.patches, whole.patches.gather(1, index), rtol=0, atol=0)
+    torch.testing.assert_close(some.prefix, whole.prefix, rtol=0, atol=0)
+    assert model(images).shape == (64, 5)
+
+
+def test_patch_dropout_is_refused_where_all_patches_are_needed() -> None:
+    with pytest.raises(ConfigError, match="every patch needs all of them"):
+        small(patch_dropout=0.5, head="patches")
+    with pytest.raises(ConfigError, match="leave patch_dropout out"):
+        create("axial-vit-digits", patch_dropout=0.5)
+
+
 @pytest.mark.parametrize(
     ("gelu", "reference"),
     [
