@@ -23,6 +23,7 @@ from vitlab.models.timm.build import TimmConfig
 from vitlab.models.zoo.rows import ZOO
 from vitlab.weights import box, hub, surgery
 from vitlab.weights.claims import check_kind, check_sizes, claimed_model
+from vitlab.weights.files.container import TensorFile, unwrapped
 from vitlab.weights.files.tensors import open_folder, open_tensors, read_json
 from vitlab.weights.format import Contents, Format, FormatOf, Location
 from vitlab.weights.mapping import LoadReport, Rule, check_finite, check_shape
@@ -87,7 +88,8 @@ def load(
     preprocess = contents.preprocess or Preprocess(size=contents.config.image_size)
     if "image_size" in changes:  # without it they may differ: DINOv2's positions are for 518 px, its inputs 224
         preprocess = preprocess.with_size(new.image_size)
-    report = LoadReport(assumed=list(contents.assumed), adapted=surgery.describe(contents.config, new))
+    assumed = [*location.tensors.assumed, *contents.assumed]
+    report = LoadReport(assumed=assumed, adapted=surgery.describe(contents.config, new))
     if isinstance(new, TimmConfig) and new.image_size != contents.config.image_size:
         same_size = dataclasses.replace(new, image_size=contents.config.image_size)
         model = claimed_model(same_size, preprocess, location.tensors, location.where)
@@ -152,7 +154,7 @@ def locate(source: str | Path) -> Location:
     if path.exists():
         beside = path.parent / "config.json"
         settings = read_json(beside) if beside.exists() and path.suffix != ".npz" else None
-        return Location(open_tensors(path), settings, path.parent)
+        return _location(open_tensors(path), settings, path.parent)
     if text in PUBLISHED:
         return _folder(hub.download(PUBLISHED[text], named=text))
     if text in ZOO:
@@ -173,7 +175,13 @@ def _folder(path: Path) -> Location:
         elif (path / "recipe.json").is_file():
             raise CheckpointError(f"{path}: this run has no model yet; resume it (vitlab train --resume).")
     settings = read_json(path / "config.json") if (path / "config.json").exists() else None
-    return Location(open_folder(path), settings, path)
+    return _location(open_folder(path), settings, path)
+
+
+def _location(tensors: TensorFile, settings: Mapping[str, Any] | None, folder: Path) -> Location:
+    """A checkpoint, without what wrappers of a model put before its names; our own models' names are as they are."""
+    own = settings is not None and settings.get("format") == Native.name
+    return Location(tensors if own else unwrapped(tensors), settings, folder)
 
 
 def _read(location: Location, hints: Mapping[str, Any]) -> Contents:

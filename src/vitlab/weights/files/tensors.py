@@ -1,5 +1,6 @@
 """Files of named tensors, read one at a time: .npz, .safetensors, V-MoE's .index, and pickles that may not run code."""
 
+import argparse
 import pickle
 import zipfile
 from pathlib import Path
@@ -12,6 +13,7 @@ from torch import Tensor
 from vitlab.core import record
 from vitlab.core.errors import CheckpointError
 from vitlab.core.reading import check_regular
+from vitlab.core.words import listed
 from vitlab.weights.files.container import TensorFile, reason
 from vitlab.weights.files.npz import NpzFile
 from vitlab.weights.google.shards import FlaxShards
@@ -86,12 +88,18 @@ class PickleFile(TensorFile):
     """A state dict of torch.save, read with weights_only so that nothing in it can run."""
 
     SHARED = 8  # how many times its size a file's tensors may have: some models use a tensor in several places
-    NESTED = ("state_dict", "model", "model_state", "module", "teacher", "params")
+    DEEPEST = 3  # keys above a state dict
+    AVERAGES = ("state_dict_ema", "model_ema", "params_ema")  # before what they are averages of, as in timm
+    NESTED = (
+        *AVERAGES,
+        *("state_dict", "model", "model_state", "model_state_dict", "module", "teacher", "params", "net", "state"),
+    )
 
     def __init__(self, path: Path) -> None:
         super().__init__(path)
         try:
-            content = torch.load(path, map_location="cpu", weights_only=True, mmap=zipfile.is_zipfile(path))
+            with torch.serialization.safe_globals([argparse.Namespace]):  # the options of a training script
+                content = torch.load(path, map_location="cpu", weights_only=True, mmap=zipfile.is_zipfile(path))
         except pickle.UnpicklingError as error:
             if "Weights only load failed" in str(error) or "weights_only" in str(error):
                 raise CheckpointError(
@@ -117,18 +125,23 @@ class PickleFile(TensorFile):
         self.shapes = {name: tuple(value.shape) for name, value in self._tensors.items()}
 
     def _find(self, content: Any) -> dict[str, Tensor]:
-        for _ in range(3):
-            if not isinstance(content, dict):
-                break
-            tensors = {str(k): v for k, v in content.items() if isinstance(v, Tensor)}
-            if tensors:
-                prefix = "module." if all(name.startswith("module.") for name in tensors) else ""
-                return {name.removeprefix(prefix): value for name, value in tensors.items()}
-            inner = [content[key] for key in self.NESTED if isinstance(content.get(key), dict)]
-            if not inner:
-                break
-            content = inner[0]
-        raise CheckpointError(f"{self.path}: no state dict of tensors was found in it.")
+        found = self._state_dicts(content)
+        if not found:
+            raise CheckpointError(f"{self.path}: no state dict of tensors was found in it.")
+        taken, *others = found
+        if others:
+            self.assumed.append(f"It holds several state dicts: '{taken}' is taken, and not {listed(others)}.")
+        return found[taken]
+
+    def _state_dicts(self, content: Any, path: tuple[str, ...] = ()) -> dict[str, dict[str, Tensor]]:
+        """State dicts by their keys, the one to take first; numbers that lie beside one, as a score, are none."""
+        if not isinstance(content, dict) or len(path) > self.DEEPEST:
+            return {}
+        inner = [self._state_dicts(content.get(name), (*path, name)) for name in self.NESTED]
+        tensors = {str(name): value for name, value in content.items() if isinstance(value, Tensor)}
+        return {key: state for found in inner for key, state in found.items()} or (
+            {".".join(path): tensors} if tensors else {}
+        )
 
     def __getitem__(self, name: str) -> Tensor:
         return self._tensors[name].clone()

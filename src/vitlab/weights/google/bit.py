@@ -6,14 +6,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar, final
 
-from torch import Tensor
-
 from vitlab.core.config import replace
 from vitlab.core.errors import CheckpointError, ConfigError
 from vitlab.core.preprocess import Preprocess
 from vitlab.models.bit import BiTConfig
 from vitlab.models.contract import Model
-from vitlab.weights.files.container import TensorFile
+from vitlab.weights.files.container import Renamed, TensorFile
 from vitlab.weights.format import Contents, Format, Location, cannot_hold, check_holds
 from vitlab.weights.google.resnet_names import (
     LINEN,
@@ -162,19 +160,6 @@ class BigVisionBiT(FlaxBiT):
         edge = round(min(size) * 256 / 224)
         words = f"big_vision's for classifiers (shorter side {edge} px, centre cropped, values -1 to 1)"
         return Preprocess(size=size, resize="shortest", shortest_edge=edge), words
-
-
-@final
-class Renamed(TensorFile):
-    """A file's tensors under other names."""
-
-    def __init__(self, file: TensorFile, names: Mapping[str, str]) -> None:
-        super().__init__(file.path)
-        self._file, self._names = file, names
-        self.shapes = {ours: file.shapes[theirs] for ours, theirs in names.items()}
-
-    def __getitem__(self, name: str) -> Tensor:
-        return self._file[self._names[name]]
 
 
 def _plain_names(file: TensorFile) -> TensorFile:

@@ -1,5 +1,6 @@
 """Files that are not what they should be: each a sentence that names the file, and nothing in them runs."""
 
+import argparse
 import contextlib
 import json
 import pickle
@@ -21,6 +22,7 @@ import vitlab
 from unit.weights import numpy_vit as reference
 from unit.weights.comparing import random_model
 from vitlab.core.errors import CheckpointError
+from vitlab.weights.files.container import unwrapped
 from vitlab.weights.files.npz import NpzFile, write_npz
 from vitlab.weights.files.tensors import open_folder, open_tensors
 from vitlab.weights.load import load, save
@@ -278,11 +280,63 @@ def test_pickles_without_a_state_dict(tmp_path: Path, content: Any) -> None:
     assert "no state dict" in complaint(lambda: read_all(path), path)
 
 
-@pytest.mark.parametrize("key", ["state_dict", "model", "module", "teacher"])
+@pytest.mark.parametrize("key", ["state_dict", "model", "module", "teacher", "model_state_dict", "net"])
 def test_nested_state_dicts_are_found(tmp_path: Path, key: str) -> None:
-    torch.save({"epoch": 3, key: {f"module.{name}": value for name, value in STATE.items()}}, tmp_path / "run.pth")
+    torch.save({"epoch": 3, key: STATE}, tmp_path / "run.pth")
     found = read_all(tmp_path / "run.pth")
     assert all(torch.equal(found[name], value) for name, value in STATE.items())
+
+
+def test_a_training_scripts_checkpoint(tmp_path: Path) -> None:
+    """What lies beside the state dict: options, the best score as a tensor, the optimizer's state."""
+    content = {
+        "epoch": 3,
+        "args": argparse.Namespace(lr=0.1, data="photos"),
+        "best_acc1": torch.tensor(71.2),
+        "state_dict": STATE,
+        "optimizer": {"state": {0: {"momentum_buffer": torch.ones(3, 4)}}, "param_groups": []},
+    }
+    torch.save(content, tmp_path / "checkpoint.pth.tar")
+    assert read_all(tmp_path / "checkpoint.pth.tar").keys() == STATE.keys()
+
+
+def test_of_several_state_dicts_the_average_is_taken_and_said(tmp_path: Path) -> None:
+    average = {name: value + 1 for name, value in STATE.items()}
+    torch.save({"model": {"state_dict": STATE}, "model_ema": {"state_dict": average}}, tmp_path / "run.pth")
+    file = open_tensors(tmp_path / "run.pth")
+    assert all(torch.equal(file[name], value) for name, value in average.items())
+    (said,) = file.assumed
+    assert "'model_ema.state_dict' is taken" in said
+    assert "not model.state_dict" in said
+
+
+@pytest.mark.parametrize("prefix", ["module.", "_orig_mod.", "module._orig_mod.", "model."])
+@pytest.mark.parametrize("suffix", [".pth", ".safetensors"])
+def test_wrappers_names_are_taken_off(tmp_path: Path, prefix: str, suffix: str) -> None:
+    state = {f"{prefix}{name}": value for name, value in STATE.items() if "." in name} | {"n_averaged": torch.ones(())}
+    path = tmp_path / f"vit{suffix}"
+    torch.save(state, path) if suffix == ".pth" else save_file(state, path)
+    found = unwrapped(open_tensors(path))
+    assert found.shapes.keys() == {"layer.weight", "layer.bias", "n_averaged"}
+    assert torch.equal(found["layer.weight"], STATE["layer.weight"])
+
+
+@pytest.mark.parametrize("names", [["module.a.b", "head.c"], ["module.a", "a"], ["step"]])
+def test_what_not_all_names_begin_with_is_no_wrappers(tmp_path: Path, names: list[str]) -> None:
+    save_file({name: torch.ones(2) for name in names}, tmp_path / "vit.safetensors")
+    assert unwrapped(open_tensors(tmp_path / "vit.safetensors")).shapes.keys() == set(names)
+
+
+@pytest.mark.parametrize("format", ["hf", "torchvision"])
+def test_a_compiled_and_wrapped_models_state_dict_loads(tmp_path: Path, format: str) -> None:
+    rule: Any = format
+    model = random_model(resize_rule=rule, gelu="exact", norm_eps=1e-12 if format == "hf" else 1e-6)
+    save(model, tmp_path / ("out" if format == "hf" else "out.safetensors"), format=format)
+    saved = tmp_path / "out/model.safetensors" if format == "hf" else tmp_path / "out.safetensors"
+    torch.save({f"module._orig_mod.{name}": value for name, value in load_file(saved).items()}, tmp_path / "vit.pth")
+    read = load(tmp_path / "vit.pth", heads=model.config.heads)
+    assert read.load_report.unused == []
+    assert all(torch.equal(value, model.state_dict()[name]) for name, value in read.state_dict().items())
 
 
 def test_shards(tmp_path: Path) -> None:
