@@ -49,6 +49,7 @@ def predict(**headers: str | int) -> bytes:
     return head("/v1/predict", method="POST", **headers)
 
 
+OFFER = {"Connection": "Upgrade, HTTP2-Settings", "Upgrade": "h2c", "HTTP2_Settings": "AAMAAABkAAQCAAAAAAIAAAAA"}
 # what is sent, and the statuses that may come back
 SENT: dict[str, tuple[bytes, list[int]]] = {
     "a length that is right": (predict(Content_Length=SIZE, Connection="close") + JPEG, [200]),
@@ -75,6 +76,12 @@ SENT: dict[str, tuple[bytes, list[int]]] = {
     "two good requests in a row": (
         (predict(Content_Length=SIZE) + JPEG) + (predict(Content_Length=SIZE, Connection="close") + JPEG), [200, 200],
     ),
+    "an offer of HTTP/2": (predict(Content_Length=SIZE, **OFFER) + JPEG, [200]),
+    "an offer of HTTP/2 and chunks": (predict(Transfer_Encoding="chunked", **OFFER) + chunked(JPEG), [200]),
+    "an offer of a WebSocket": (
+        head("/healthz", method="GET", Connection="Upgrade", Upgrade="websocket", Sec_WebSocket_Version=13), [200],
+    ),
+    "an offer of HTTP/2 and two lengths": (predict(Content_Length=5, content_length=6, **OFFER) + b"hello", [400]),
     "a body with GET": (head("/healthz", method="GET", Content_Length=5) + b"hello", [200]),
     "a body to nowhere": (head("/nowhere", Content_Length=900_000) + bytes(9000), [404]),
     "an unknown method": (head("/v1/predict", method="BREW", Connection="close"), [400, 405]),
@@ -285,6 +292,20 @@ def test_the_parser_without_extensions_is_guarded_too(monkeypatch: pytest.Monkey
 def test_a_whole_request_before_a_bad_one_gets_its_answer(impatient: Live) -> None:
     sent = predict(Content_Length=SIZE) + JPEG + b"\0 this is no request\r\n\r\n"
     assert [status for status, _ in impatient.say(sent)] == [200]
+
+
+def test_offers_of_another_protocol_are_not_taken_up_and_their_bodies_are_read(impatient: Live) -> None:
+    """As Java's client and `curl --http2` make them; the connection stays in HTTP/1.1."""
+    offering, plain = predict(Content_Length=SIZE, **OFFER) + JPEG, predict(Content_Length=SIZE) + JPEG
+    found = impatient.say(offering + plain + offering * 2 + plain)
+    assert [status for status, _ in found] == [200] * 5
+    assert len({body for _, body in found}) == 1
+    with impatient.connected() as connection:  # a body that comes later, after the service asked for it
+        connection.sendall(predict(Content_Length=SIZE, Expect="100-continue", **OFFER))
+        assert connection.recv(1000).startswith(b"HTTP/1.1 100 ")
+        for place in range(0, SIZE, 300):
+            connection.sendall(JPEG[place : place + 300])
+        assert [status for status, _ in answers(connection)] == [200]
 
 
 def test_many_requests_at_once_are_answered_in_order(impatient: Live) -> None:

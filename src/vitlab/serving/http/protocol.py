@@ -25,6 +25,35 @@ def limited_protocol(limits: Limits, base: type[Any] = FastestProtocol) -> type[
     return type("Limited", (LimitedProtocol, base), {"limits": limits})
 
 
+class Http1Parser:
+    """httptools' parser for a server that stays with HTTP/1.1.
+
+    The bytes after a head that offers another protocol, as Java's client and `curl --http2` send it, are that
+    protocol's to httptools, and the request has no body. Here such a head is read once more, without the offer.
+    """
+
+    def __init__(self, protocol: "LimitedProtocol") -> None:
+        self._protocol, self._parser = protocol, protocol.parser
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._parser, name)
+
+    def feed_data(self, data: bytes) -> None:
+        from httptools import HttpParserUpgrade
+
+        while True:
+            try:
+                return self._parser.feed_data(data)
+            except HttpParserUpgrade as offer:
+                protocol = self._protocol
+                if not protocol.offers_upgrade():  # but asks for a tunnel: CONNECT
+                    raise
+                version = self._parser.get_http_version().encode()
+                lines = [self._parser.get_method() + b" " + protocol.url + b" HTTP/" + version]
+                lines += [name + b": " + value for name, value in protocol.headers if name != b"upgrade"]
+                data = b"\r\n".join([*lines, b"", data[offer.args[0] :]])
+
+
 class LimitedProtocol(asyncio.Protocol):
     """The limits, as a mixin before one of uvicorn's protocols, whose methods and attributes it uses.
 
@@ -39,7 +68,8 @@ class LimitedProtocol(asyncio.Protocol):
     connections: set[Any]
     cycle: Any  # the request that was read last, and its response
     headers: list[tuple[bytes, bytes]]
-    pipeline: Any  # httptools' alone, and the next
+    pipeline: Any  # httptools' alone, and the next two
+    parser: Any
     url: bytes
     # ours
     _head_timer: asyncio.TimerHandle | None = None
@@ -52,6 +82,8 @@ class LimitedProtocol(asyncio.Protocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         too_many = len(self.connections) >= self.limits.connections
         super().connection_made(transport)
+        if hasattr(self, "parser"):
+            self.parser = Http1Parser(self)
         if too_many:
             message = "There are too many connections: try again in a moment."
             self._refuse(APIError("overloaded", message, headers={"retry-after": "1"}))
@@ -87,6 +119,8 @@ class LimitedProtocol(asyncio.Protocol):
 
     def on_headers_complete(self) -> None:
         """httptools' alone: each answer lets it read on, so that a sender who never reads fills the memory."""
+        if self.offers_upgrade():
+            return
         if len(self.pipeline) >= MAX_PIPELINED:
             self.transport.abort()
             raise RuntimeError("too many requests were sent before their answers were read")
@@ -94,6 +128,15 @@ class LimitedProtocol(asyncio.Protocol):
             self._check_target()
         super().on_headers_complete()  # pyright: ignore[reportAttributeAccessIssue]
         self._cycles = [*(cycle for cycle in self._cycles if not cycle.response_complete), self.cycle]
+
+    def on_message_complete(self) -> None:
+        """httptools' alone: a head that will be read once more is no message."""
+        if not self.offers_upgrade():
+            super().on_message_complete()  # pyright: ignore[reportAttributeAccessIssue]
+
+    def offers_upgrade(self) -> bool:
+        """httptools' alone: whether the head that was read last offers another protocol."""
+        return self.parser.should_upgrade() and any(name == b"upgrade" for name, _ in self.headers)
 
     def _check_target(self) -> None:
         """Refuse a whole URL as the target that says another host than the header does."""
