@@ -254,7 +254,7 @@ def table(cells: list[Cell]) -> list[str]:
     same = ("set", "model", "side", "images", "tested", "labels", "draws", "finetune_steps", "seed")
     for labels, some in itertools.groupby(sorted(cells, key=lambda cell: cell["labels"]), lambda cell: cell["labels"]):
         group, fractions = list(some), [f"{fraction:g}" for fraction in labels]
-        heads = [f"{how}, {fraction:.0%} | to none" for how in ("k-NN", "fine-tuned") for fraction in labels]
+        heads = [f"{how}, {fraction:.0%} | gain" for how in ("k-NN", "fine-tuned") for fraction in labels]
         lines.append(f"| set | seed | photos | method | lr | seconds | steps | linear | {' | '.join(heads)} |")
         lines.append("|-" * (8 + 2 * len(heads)) + "|")
         for cell in group:
