@@ -153,4 +153,4 @@ def test_none_is_a_value_of_a_recipe_alone(capsys: pytest.CaptureFixture[str]) -
 
 
 def test_a_folder_has_to_be_named(capsys: pytest.CaptureFixture[str]) -> None:
-    assert "Name a folder with a folder of photos for each class: vitlab finetune DIR." in said(["finetune"], capsys)
+    assert "Name a folder with one folder of photos per class: vitlab finetune DIR." in said(["finetune"], capsys)

@@ -26,7 +26,7 @@ def test_help_shows_examples(capsys: pytest.CaptureFixture[str]) -> None:
     for words in ("vitlab sample runs/transgan-digits samples", "--num", "--seed", "--json", "RUN", "OUT"):
         assert words in text
     assert main(["--help"]) == 0
-    assert "pictures that a run's generator makes of noise" in capsys.readouterr().out
+    assert "generate pictures with a run's generator" in capsys.readouterr().out
 
 
 def test_pictures_are_written_and_told_of(source: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -1,5 +1,6 @@
 import dataclasses
 import json
+import re
 import shlex
 from importlib.metadata import EntryPoint
 from pathlib import Path
@@ -170,6 +171,15 @@ def test_a_run_is_resumed_with_what_may_change_alone(
     assert json.loads(capsys.readouterr().out)["step"] == 4
     assert main(["train", "--json", f"--resume={folder}", "--device", "cpu"]) == 0
     assert json.loads(capsys.readouterr().out)["step"] == 4
+
+
+def test_help_explains_every_option_of_a_recipe(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["train", "digits", "--objective", "mae", "--help"]) == 0
+    lines = [line.strip("│ ") for line in capsys.readouterr().out.splitlines()]
+    blocks = re.split(r"^(?=--\w)", "\n".join(lines), flags=re.MULTILINE)[1:]
+    shown = {block.split()[0].rstrip(","): block.partition("\n")[2].split("(default:")[0].strip() for block in blocks}
+    assert {"--batch-size", "--model.source", "--objective.decoder-width"} <= set(shown)
+    assert [name for name, words in shown.items() if not words] == []
 
 
 OPTIONS = [Recipe, ModelChoice, DataChoice, Augmentation, Loss, DistillationOptions, Optimizer, Schedule]

@@ -30,11 +30,11 @@ class Arguments:
     source: Annotated[Positional[str], arg(metavar="SOURCE")]
     """A checkpoint: a file or folder of any format that vitlab reads, or hf-hub:owner/name."""
     dest: Annotated[Positional[Path], arg(metavar="DEST")]
-    """What to write: a folder or a file, as the format has it."""
+    """What to write: a folder or a file, depending on the format."""
     format: Literal["vitlab", "google", "big_vision", "timm", "hf", "torchvision"] = "vitlab"
     """The format to write."""
     dtype: Literal["float32", "float16", "bfloat16"] | None = None
-    """What the vitlab format stores the weights in, by default float32; whatever it is, they load as float32."""
+    """The type in which the vitlab format stores weights, by default float32; they always load as float32."""
     overrides: Annotated[
         UseAppendAction[tuple[tuple[str, ...], ...]],
         arg(name="set", metavar="FIELD=VALUE..."),

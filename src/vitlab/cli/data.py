@@ -17,11 +17,11 @@ if TYPE_CHECKING:
     from vitlab.data.copies import Pair, Place
     from vitlab.evaluation.examination import Examination
 
-DESCRIPTION = """What a data set holds, as training reads and divides it, and what is wrong with it.
+DESCRIPTION = """What a data set holds, as training reads and splits it, and what is wrong with it.
 
 Copies have the same bytes, or look the same as small thumbnails; cropped and mirrored ones are found by a model's
-features. A copy in another part is a leak: the score there is too high, since the model has learned from that picture.
-Of copies with different labels one label is wrong. A label is likely wrong where a classifier on the features, which
+features. A copy in another split is a leak: the score there is too high, since the model was trained on that picture.
+If copies have different labels, one label is wrong. A label is likely wrong if a classifier on the features, which
 did not see the image, is confident of another class. Outliers are the 1% of the images that are farthest from all
 others. Exit status 1: some images cannot be read.
 
@@ -50,27 +50,27 @@ COLUMNS: tuple[str, ...] = (
 @dataclass(frozen=True)
 class Arguments:
     data: Annotated[Positional[str], arg(metavar="DATA")]
-    """A folder of class folders, a CSV, a data set's name: see docs/data.md."""
+    """A folder of class folders, a CSV or a data set's name; see docs/data.md."""
     model: Annotated[str, arg(metavar="SOURCE")] = DEFAULT
-    """Whose features tell wrong labels, outliers and cropped copies: any checkpoint that vitlab reads."""
+    """The model whose features find wrong labels, outliers and cropped copies: any checkpoint that vitlab reads."""
     features: bool = True
-    """Compute features; --no-features looks for unreadable files and whole copies only, which is quicker."""
+    """Compute features; --no-features only looks for unreadable files and whole copies, which is faster."""
     most: int = 10_000
-    """Images whose features are computed, evenly spread, so that large sets take minutes."""
+    """The most images, evenly spread, whose features are computed, so that large sets take minutes."""
     look: bool = True
     """Decode every image; --no-look only counts."""
     near: float = 0.95
-    """How alike two pictures are that are called copies: a correlation, at most 1; above 1 only equal files are."""
+    """The correlation from which two pictures are called copies; above 1 only identical files are."""
     page: Path | None = None
     """Write an HTML page with thumbnails to this file."""
     csv: Path | None = None
-    """Write a table of all that was found to this file."""
+    """Write all findings to this file, as a table."""
     json: bool = False
     """Print one JSON document."""
     batch_size: int = 64
     """How many images go through the model at once."""
     device: str | None = None
-    """cpu, cuda, ...; by default a GPU where there is one."""
+    """cpu, cuda, ...; by default a GPU if there is one."""
 
 
 def main(arguments: Sequence[str]) -> int:

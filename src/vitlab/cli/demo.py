@@ -17,11 +17,11 @@ if TYPE_CHECKING:
 
     Pixels: TypeAlias = np.ndarray[Any, Any]
 
-DESCRIPTION = """A small ViT learns to read scikit-learn's embedded digits, from nothing, in two minutes on two cores.
+DESCRIPTION = """Train a small ViT from scratch on scikit-learn's digits, in two minutes on two cores.
 
-It is tested on 400 digits that it never saw, and figures show where it looks. Then the model in the package,
-vitlab/tiny, answers for two photos that scikit-learn comes with, and is looked into. Everything stays in a folder, as
-any run does, with a report to open in a browser. `vitlab explore` shows the same in the browser, for photos of yours.
+It is tested on 400 digits that it never saw, and figures show where it looks. Then the packaged model, vitlab/tiny,
+classifies two photos that come with scikit-learn, with figures of its attention. Everything stays in a run's folder,
+with a report to open in a browser. `vitlab explore` shows the same in the browser, for your own photos.
 
 Examples:
   vitlab demo
@@ -37,11 +37,11 @@ COLUMNS = 24  # characters of a photo that is drawn: two for each patch
 @dataclass(frozen=True)
 class Arguments:
     out: Path | None = None
-    """The run's folder; by default runs/demo, with a number behind it where that is taken."""
+    """The run's folder; by default runs/demo, with a number appended if that exists."""
     epochs: int | None = None
     """Passes over the training digits; by default the recipe's."""
     seed: int = 0
-    """What the initial weights, the order and the augmentation follow from."""
+    """The seed of initialisation, order and augmentation."""
     json: bool = False
     """Print the figures as one JSON document, and no pictures."""
 

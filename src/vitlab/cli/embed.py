@@ -12,7 +12,7 @@ from vitlab.cli.parsing import parse
 from vitlab.cli.terminal import print_json, progress_bar, say
 from vitlab.weights.box import DEFAULT
 
-DESCRIPTION = """The features of images, to .npz or .parquet: `names` and `features`, a row per image.
+DESCRIPTION = """Write the features of images to .npz or .parquet: `names` and `features`, one row per image.
 
 Exit status 1: some images could not be read; they are left out and named.
 
@@ -26,7 +26,7 @@ Examples:
 @dataclass(frozen=True)
 class Arguments:
     paths: Annotated[Positional[tuple[Path, ...]], arg(metavar="IMAGES... OUT", help_behavior_hint="(required)")]
-    """Image files, folders that are searched for them, and last the file to write, .npz or .parquet."""
+    """Image files or folders to search for them, and last the file to write, .npz or .parquet."""
     model: Annotated[str, arg(metavar="SOURCE")] = DEFAULT
     """Where the weights come from: a run, a folder, a file, a checkpoint's name, hf-hub:owner/name, timm:name."""
     image_size: int | None = None
@@ -40,9 +40,9 @@ class Arguments:
     workers: int | None = None
     """Processes that decode; by default one per core, none for few images."""
     device: str | None = None
-    """cpu, cuda, ...; by default a GPU where there is one."""
+    """cpu, cuda, ...; by default a GPU if there is one."""
     precision: Literal["float32", "bf16"] = "float32"
-    """What is computed in."""
+    """The precision of the computation."""
     json: bool = False
     """Print what was written as one JSON document."""
 

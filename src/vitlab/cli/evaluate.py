@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 COMPARE = "compare"  # no protocol: it lays the results of protocols side by side
 HELP = """
 
-Images are seen as the preprocessing that travels with the weights has them. Features are computed once and kept.
+Images are preprocessed as the weights require. Features are computed once and cached.
 
 Examples:
   vitlab evaluate accuracy --model runs/digits --data digits
@@ -43,9 +43,9 @@ class Common:
     model: Annotated[str, arg(metavar="SOURCE")]
     """Where the weights come from: a run, a folder, a file, a checkpoint's name, hf-hub:owner/name, timm:name."""
     data: str | None = None
-    """A folder of class folders, a CSV, a data set's name: see docs/data.md."""
+    """A folder of class folders, a CSV or a data set's name; see docs/data.md."""
     split: str | None = None
-    """The part to measure on, or all; by default test, or else val, or all where nothing of it was learned from."""
+    """The split to measure, or all; by default test, or else val, or all if no image was trained on."""
     out: Path | None = None
     """Write the whole result here, as JSON."""
     name: str | None = None
@@ -57,19 +57,19 @@ class Common:
     flip: bool = False
     """Average with the mirror image."""
     resize: int | None = None
-    """The shorter side in pixels that crops are taken from; by default 8/7 of theirs."""
+    """The shorter side in pixels of the picture that crops are taken from; by default 8/7 of the crop."""
     batch_size: int | None = None
-    """How many images go through the model at once; 64, or what a protocol that trains has by itself."""
+    """How many images go through the model at once; by default 64, or the default of a protocol that trains."""
     workers: int | None = None
     """Processes that decode; by default one per core."""
     cache: Path | None = None
-    """Where features are kept; by default ~/.cache/vitlab/features."""
+    """Where features are cached; by default ~/.cache/vitlab/features."""
     no_cache: bool = False
-    """Keep no features and use none that are kept."""
+    """Neither write nor read cached features."""
     device: str | None = None
-    """cpu, cuda, ...; by default a GPU where there is one."""
+    """cpu, cuda, ...; by default a GPU if there is one."""
     precision: Literal["auto", "float32", "bf16"] = "auto"
-    """auto: float32, and bf16 for what is trained on a GPU."""
+    """auto: float32, and bf16 for training on a GPU."""
     json: bool = False
     """Print the whole result as one JSON document instead of a table."""
 
@@ -79,11 +79,11 @@ class Compare:
     results: Annotated[Positional[tuple[Path, ...]], arg(metavar="RESULT.json...")]
     """What `vitlab evaluate ... --out` wrote."""
     published: Literal["v1", "v2"] | None = None
-    """Add the paper's own columns, of its first version or of its second, marked as published."""
+    """Add the columns of the paper's first or second version, marked as published."""
     figure: Path | None = None
     """Draw the comparison to a .png, .svg or .pdf."""
     json: bool = False
-    """Print one JSON document instead of a table in Markdown."""
+    """Print one JSON document instead of a Markdown table."""
 
 
 def main(arguments: Sequence[str]) -> int:

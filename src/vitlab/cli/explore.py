@@ -19,9 +19,9 @@ if TYPE_CHECKING:
 
 DESCRIPTION = """Walk a picture through a model in the browser: patches, embedding, positions, tokens, attention.
 
-A service for this machine alone is started, and a browser is opened on its page with the picture in it; other pictures
-can be dropped onto the page. Without IMAGE it is a sample: a photo by danielbuechele (CC BY 2.0), one of those that
-scikit-learn comes with. Ctrl-C ends it.
+This starts a service for this machine only, and opens a browser with the picture on its page; other pictures can be
+dropped onto the page. Without IMAGE it shows a sample: a photo by danielbuechele (CC BY 2.0) that comes with
+scikit-learn. Ctrl-C ends it.
 
 Examples:
   vitlab explore
@@ -34,7 +34,7 @@ SHOWN = {".jpg", ".jpeg", ".png", ".webp", ".gif", ".bmp"}  # by every browser
 @dataclass(frozen=True)
 class Arguments:
     image: Annotated[Positional[Path | None], arg(metavar="[IMAGE]")] = None
-    """The picture to begin with; by default a sample."""
+    """The first picture; by default a sample."""
     model: Annotated[str, arg(metavar="SOURCE")] = DEFAULT
     """Where the weights come from: a run, a folder, a file, a checkpoint's name, hf-hub:owner/name, timm:name."""
     port: int = 0
@@ -42,7 +42,7 @@ class Arguments:
     no_browser: bool = False
     """Only print the address."""
     device: str | None = None
-    """cpu, cuda, ...; by default a GPU where there is one."""
+    """cpu, cuda, ...; by default a GPU if there is one."""
 
 
 def main(arguments: Sequence[str]) -> int:

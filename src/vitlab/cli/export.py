@@ -17,8 +17,9 @@ if TYPE_CHECKING:
 
 DESCRIPTION = """Write a model as an ONNX program (DEST.onnx) or as torch.export's (DEST.pt2).
 
-It takes any number of images, and images of any size where the model does. It is run beside the model, at two sizes and
-two batch sizes, and written only if both agree. Preprocessing, class names and configuration are in its metadata.
+The program takes any number of images, of any size if the model does. Its results are compared with the model's at two
+image sizes and two batch sizes, and it is written only if they agree. Preprocessing, class names and configuration are
+in its metadata.
 
 Examples:
   vitlab export runs/mine mine.onnx
@@ -35,11 +36,11 @@ class Arguments:
     dest: Annotated[Positional[Path], arg(metavar="DEST")]
     """The file to write: .onnx or .pt2."""
     sizes: Literal["auto", "any", "own"] = "auto"
-    """Images of any size, of the model's own, or any where that can be."""
+    """Accept images of any size, only of the model's own size, or (auto) of any size if possible."""
     image_size: int | None = None
-    """The side in pixels that is the model's own, instead of the one it was trained at."""
+    """The model's own side in pixels, instead of the one it was trained at."""
     pixels: bool = False
-    """Take bytes [batch, height, width, 3] of resized pictures, and normalise inside."""
+    """Take bytes [batch, height, width, 3] of resized pictures, and normalise them in the program."""
     precision: Literal["float32", "float16"] = "float32"
     """float16: weights and arithmetic in half precision, for a GPU."""
     opset: int = 20

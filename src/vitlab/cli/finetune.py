@@ -8,10 +8,10 @@ from typing import Literal
 from vitlab.cli.parsing import options_of, read
 from vitlab.weights.box import DEFAULT
 
-DESCRIPTION = """Transfer a trained model to your data: DIR is a folder with a folder of photos for each class.
+DESCRIPTION = """Fine-tune a trained model on your data: DIR is a folder with one folder of photos per class.
 
-Without --model it starts from vitlab/tiny, the model in the package. What is not given is chosen from the data's size
-and the model: batch, resolution, lr and steps. How long it will take on this machine is said before it starts. The best
+Without --model it starts from vitlab/tiny, the model in the package. By default batch size, resolution, lr and steps
+follow from the data's size and the model. It first prints how long it will take on this machine. The best
 weights on a held-out part of the training images become RUN/model, with the data's class names. Metrics go to
 RUN/metrics.jsonl and TensorBoard (tensorboard --logdir RUN), and with --tracker to MLflow or W&B. Every other field of
 a recipe is an option too, as in `vitlab train`: `vitlab train digits --help` lists them.
@@ -32,41 +32,41 @@ PROG = "vitlab finetune DIR"
 @dataclass(frozen=True)
 class Arguments:
     data: str | None = None
-    """A folder of class folders, a CSV, a data set's name: see docs/data.md. DIR is the same without the option."""
+    """A folder of class folders, a CSV or a data set's name; see docs/data.md. DIR is short for this option."""
     model: str = DEFAULT
     """Where the weights come from: a run, a folder, a file, a checkpoint's name, hf-hub:owner/name, timm:name."""
     task: str = "classification"
     """What the model is for: classification, segmentation (where there are masks), or FILE.py:NAME of your own."""
     out: Path | None = None
-    """The run's folder; by default runs/finetune, with a number behind it where that is taken."""
+    """The run's folder; by default runs/finetune, with a number appended if that exists."""
     steps: int | None = None
     """Optimizer steps."""
     epochs: float | None = None
-    """Passes over the training images, in the place of --steps."""
+    """Passes over the training images, instead of --steps."""
     lr: float | Literal["auto"] | None = None
-    """The learning rate; auto: found by a range test before the first step."""
+    """The learning rate; auto finds it by a range test before the first step."""
     batch_size: int | None = None
     """Images per step."""
     image_size: int | None = None
     """The side in pixels at which to fine-tune."""
     augment: Literal["none", "light", "strong"] = "light"
-    """How training images are varied: not at all, by crops and flips, or by RandAugment and erasing besides."""
+    """Augmentation: none; crops and flips; or crops, flips, RandAugment and erasing."""
     balanced: bool = False
     """Draw every class equally often."""
     freeze: Literal["none", "backbone"] = "none"
-    """backbone: train the head alone."""
+    """backbone: train only the head."""
     lora: int | None = None
     """Train low-rank adapters of this rank and the head."""
     val_fraction: float = 0.1
-    """The part of train that selects, where the data has no validation part; of data without parts, as much is test."""
+    """The fraction of train held out for selection if there is no validation split; without splits, as much is test."""
     patience: int | None = None
-    """Stop after so many evaluations without a better score."""
+    """Stop after this many evaluations without a better score."""
     tracker: Literal["none", "mlflow", "wandb"] = "none"
-    """Where metrics go besides metrics.jsonl and TensorBoard: MLflow, or Weights & Biases."""
+    """Also log metrics to MLflow or Weights & Biases, besides metrics.jsonl and TensorBoard."""
     seed: int = 0
-    """What order, augmentation and initialisation follow from."""
+    """The seed of initialisation, order and augmentation."""
     device: str | None = None
-    """cpu, cuda, ...; by default a GPU where there is one."""
+    """cpu, cuda, ...; by default a GPU if there is one."""
     json: bool = False
     """Print the outcome as one JSON document."""
 
@@ -80,7 +80,7 @@ def main(arguments: Sequence[str]) -> int:
 
     lr: float | Literal["auto"] | None = "auto" if takes_auto(rest) else given.lr
     draft = finetune_recipe("", given.model, steps=1, lr=1.0, warmup=0, held_out=0.1)
-    missing = f"Name a folder with a folder of photos for each class: {PROG}."
+    missing = f"Name a folder with one folder of photos per class: {PROG}."
     data, adjust = data_and_changes(given.data, draft, rest, options_of(Arguments), prog=PROG, missing=missing)
     outcome = api.finetune(
         data,

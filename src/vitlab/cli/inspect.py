@@ -12,12 +12,12 @@ from vitlab.cli.terminal import print_json, print_table, progress_bar, say
 from vitlab.core.words import one_line
 from vitlab.weights.box import DEFAULT
 
-DESCRIPTION = """Look inside a model: its filters and positions, how far its heads look, where it looked in images, and
-which of their patches it holds to be alike.
+DESCRIPTION = """Look inside a model: its filters and positions, how far its heads look, where it looks in images, and
+how similar their patches are to it.
 
-DIR, by default a new folder, gets figures as PNG and SVG, the numbers as inspect.json, and inspect.html, which shows
-and explains them all in one file. Averages are over the images, or over a data set with --data. Exit status 1: some
-images could not be read.
+The folder --out, by default a new one, gets figures as PNG and SVG, the numbers as inspect.json, and inspect.html,
+which shows and explains them all in one file. Averages are over the images, or over a data set with --data. Exit
+status 1: some images could not be read.
 
 Examples:
   vitlab inspect cat.jpg
@@ -30,25 +30,25 @@ Examples:
 @dataclass(frozen=True)
 class Arguments:
     images: Annotated[Positional[tuple[Path, ...]], arg(metavar="IMAGES...")]
-    """Image files, and folders that are searched for them; none are needed with --data."""
+    """Image files, or folders to search for them; none are needed with --data."""
     model: Annotated[str, arg(metavar="SOURCE")] = DEFAULT
     """Where the weights come from: a run, a folder, a file, a checkpoint's name, hf-hub:owner/name, timm:name."""
     out: Annotated[Path | None, arg(metavar="DIR")] = None
-    """The folder for the figures and the page; by default inspect, or inspect-2, ... where that is there."""
+    """The folder for the figures and the page; by default inspect, or inspect-2, ... if that exists."""
     data: Annotated[str | None, arg(metavar="D")] = None
-    """A data set (a folder, a CSV, a name) over which to average; its test part where it has one."""
+    """A data set (a folder, a CSV, a name) to average over; its test split if it has one."""
     limit: int = 128
-    """How many images at most to average over, evenly chosen."""
+    """The most images to average over, evenly spread."""
     layers: tuple[int, ...] = ()
     """The layers whose heads to show and measure, from 1; by default all."""
     compare: Annotated[str | None, arg(metavar="SOURCE")] = None
-    """Another checkpoint whose layers to set beside the model's."""
+    """Another checkpoint whose layers to compare with the model's."""
     show: int = 8
     """How many of the images to draw attention for."""
     batch_size: int = 8
     """How many images go through the model at once."""
     device: str | None = None
-    """cpu, cuda, ...; by default a GPU where there is one."""
+    """cpu, cuda, ...; by default a GPU if there is one."""
     json: bool = False
     """Print the numbers as one JSON document."""
 

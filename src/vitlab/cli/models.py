@@ -9,9 +9,9 @@ from tyro.conf import Positional, arg
 from vitlab.cli.parsing import parse
 from vitlab.cli.terminal import print_json, print_table, progress_bar
 
-DESCRIPTION = """The models that can be built by name: their sizes, parameters and cost.
+DESCRIPTION = """List the models that can be built by name: their sizes, parameters and cost.
 
-They are built with fresh weights. Trained ones come from checkpoints; vitlab/tiny is one that is in the package.
+They are built with fresh weights. Trained ones come from checkpoints; vitlab/tiny is one in the package.
 
 Examples:
   vitlab models
@@ -30,7 +30,7 @@ class Arguments:
     pattern: Annotated[Positional[str], arg(metavar="[PATTERN]")] = "*"
     """A glob over the names; a plain word matches anywhere in a name."""
     shapes: bool = False
-    """Of one model: every shape on the way from an image to its logits, without building it in memory."""
+    """For one model: every shape from an image to its logits, without building it in memory."""
     json: bool = False
     """Print one JSON document instead of a table."""
 

@@ -15,11 +15,11 @@ if TYPE_CHECKING:
     from vitlab.api import Prediction
     from vitlab.core.preprocess import Preprocess
 
-DESCRIPTION = """What a model says of images: the most probable classes, or masks or numbers where its task is another.
+DESCRIPTION = """Predict the most probable classes of images, or masks or numbers if the model's task is another.
 
-A table is written with --csv. Copies of the pictures are sorted into folders by class with --out, or get the answer
-below them with --draw. A model for segmentation says how much of each picture each class takes, and with --out writes
-the masks. Exit status 1: some images could not be read; 2: none could.
+--csv writes a table. --out sorts copies of the pictures into folders by class; with --draw each has the prediction
+below it. A segmentation model prints each class's share of each picture, and writes the masks with --out. Exit status
+1: some images could not be read; 2: none could.
 
 Examples:
   vitlab predict cat.jpg
@@ -34,23 +34,23 @@ Examples:
 @dataclass(frozen=True)
 class Arguments:
     images: Annotated[Positional[tuple[Path, ...]], arg(metavar="IMAGES...", help_behavior_hint="(required)")]
-    """Image files, and folders that are searched for them."""
+    """Image files, or folders to search for them."""
     model: Annotated[str, arg(metavar="SOURCE")] = DEFAULT
     """Where the weights come from: a run, a folder, a file, a checkpoint's name, hf-hub:owner/name, timm:name."""
     top: int = 5
-    """How many classes to give for each image."""
+    """How many classes to print per image."""
     task: str | None = None
-    """What the model is for, by default what it was trained for; one in a file (mine.py:NAME) is to be given again."""
+    """The model's task, by default the one it was trained for; name a task in a file (mine.py:NAME) again."""
     csv: Path | None = None
-    """Write a table with a line per picture to this file."""
+    """Write a table with one line per picture to this file."""
     out: Path | None = None
-    """A folder for copies of the pictures, sorted by class; of a segmentation, for the masks, as NAME.png."""
+    """A folder for copies of the pictures, sorted by class; for segmentation, for the masks, as NAME.png."""
     draw: bool = False
-    """With --out: each picture with the answer below it, or its mask over it, instead."""
+    """With --out: write each picture with the prediction below it, or its mask over it, instead."""
     batch_size: int = 32
     """How many images go through the model at once."""
     device: str | None = None
-    """cpu, cuda, ...; by default a GPU where there is one."""
+    """cpu, cuda, ...; by default a GPU if there is one."""
     json: bool = False
     """Print one JSON document instead of a table."""
 

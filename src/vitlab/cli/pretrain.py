@@ -8,13 +8,13 @@ from typing import Literal
 from vitlab.cli.parsing import options_of, read
 from vitlab.weights.box import DEFAULT
 
-DESCRIPTION = """Let a model learn from your photos without labels, before it is fine-tuned on those that have some.
+DESCRIPTION = """Train a model on your photos without labels, before fine-tuning it on those with labels.
 
 PHOTOS is a folder of pictures, with or without folders inside it, or any data set. Without --model it starts from
-vitlab/tiny, the model in the package. What is not given is chosen from the number of photos: batch, lr and steps. How
-long it will take on this machine is said before it starts. RUN/model has no head: `vitlab finetune DATA --model RUN`
-gives it one. Labels are never learned from; where there are some (class folders), nearest neighbours show before and
-after how well the features tell the classes apart. docs/pretrain.md says when this pays.
+vitlab/tiny, the model in the package. By default batch size, lr and steps follow from the number of photos. It first
+prints how long it will take on this machine. RUN/model has no head; `vitlab finetune DATA --model RUN` gives it one.
+Labels are never used for training; where there are some (class folders), nearest neighbours show before and after how
+well the features separate the classes. docs/pretrain.md says when this pays.
 
 Methods: dino (the default on a GPU), simclr (on a CPU), ibot, lejepa (views of a photo agree), masked-patches, mae
 (hidden patches are predicted), or FILE.py:NAME of your own. Their options and every other field of a recipe are
@@ -35,32 +35,32 @@ PROG = "vitlab pretrain PHOTOS"
 @dataclass(frozen=True)
 class Arguments:
     data: str | None = None
-    """The photos: a folder, or any data set of docs/data.md. PHOTOS is the same without the option."""
+    """The photos: a folder, or any data set of docs/data.md. PHOTOS is short for this option."""
     model: str = DEFAULT
     """Where the weights come from, as for finetune; a row of the zoo (`vitlab models`) starts from fresh ones."""
     method: str | None = None
-    """How it learns: dino (the default on a GPU), simclr (on a CPU), ibot, lejepa, masked-patches, mae, or
+    """The method: dino (the default on a GPU), simclr (on a CPU), ibot, lejepa, masked-patches, mae, or
     FILE.py:NAME of your own."""
     out: Path | None = None
-    """The run's folder; by default runs/pretrain, with a number behind it where that is taken."""
+    """The run's folder; by default runs/pretrain, with a number appended if that exists."""
     steps: int | None = None
     """Optimizer steps."""
     epochs: float | None = None
-    """Passes over the photos, in the place of --steps."""
+    """Passes over the photos, instead of --steps."""
     lr: float | Literal["auto"] | None = None
-    """The learning rate; auto: found by a range test before the first step."""
+    """The learning rate; auto finds it by a range test before the first step."""
     batch_size: int | None = None
     """Photos per step."""
     image_size: int | None = None
     """The side in pixels at which to train."""
     val_fraction: float = 0.1
-    """The part of the photos that is held out; of class folders, as much again is left for testing."""
+    """The fraction of photos that is held out; with class folders, as many again are left for testing."""
     tracker: Literal["none", "mlflow", "wandb"] = "none"
-    """Where metrics go besides metrics.jsonl and TensorBoard: MLflow, or Weights & Biases."""
+    """Also log metrics to MLflow or Weights & Biases, besides metrics.jsonl and TensorBoard."""
     seed: int = 0
-    """What order, augmentation and initialisation follow from."""
+    """The seed of initialisation, order and augmentation."""
     device: str | None = None
-    """cpu, cuda, ...; by default a GPU where there is one."""
+    """cpu, cuda, ...; by default a GPU if there is one."""
     json: bool = False
     """Print the outcome as one JSON document."""
 

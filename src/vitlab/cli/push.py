@@ -13,8 +13,8 @@ from vitlab.core.words import one_line
 
 DESCRIPTION = """Upload a run's model, or a folder of the native format, to the Hugging Face hub.
 
-The folder has a card, README.md: what the model is, how to use it, its scores, its preprocessing and its recipe, paths
-shortened. Edit it, or not: a card of yours is uploaded as it is. `hf auth login` first, or set HF_TOKEN.
+The folder has a card, README.md: what the model is, how to use it, its scores, its preprocessing and its recipe, with
+paths shortened. If you edit the card, it is uploaded as it is. Run `hf auth login` first, or set HF_TOKEN.
 
 Examples:
   vitlab push runs/mine hf-hub:owner/name
@@ -28,13 +28,13 @@ class Arguments:
     source: Annotated[Positional[Path], arg(metavar="RUN")]
     """A run's folder, or a native one."""
     repository: Annotated[Positional[str], arg(metavar="hf-hub:OWNER/NAME")]
-    """Where to; the repository is made where there is none."""
+    """The repository; it is created if there is none."""
     private: bool = False
-    """Make the repository private; one that is there and public is left alone."""
+    """Make the repository private; an existing public one is refused."""
     message: str | None = None
     """The commit's message."""
     license: str | None = None
-    """The model's licence, by the hub's names (apache-2.0, mit, ...); by default unknown."""
+    """The model's licence, by its name on the hub (apache-2.0, mit, ...); by default unknown."""
     json: bool = False
     """Print what was done as one JSON document."""
 

@@ -13,8 +13,8 @@ from vitlab.core.words import one_line
 
 DESCRIPTION = """Write a run's report.html: one page with what was trained on what, how well, where it fails and why.
 
-Every run ends with one. This makes it again, also of a run that is running or was stopped: it says so, and shows what
-there is. The numbers are measured anew on held-out images.
+Every run ends with one. This writes it again, also for a run that is still running or was stopped; the page says so and
+shows what there is so far. The numbers are measured again on held-out images.
 
 Examples:
   vitlab report runs/digits
@@ -27,15 +27,15 @@ class Arguments:
     run: Annotated[Positional[Path], arg(metavar="RUN")]
     """The run's folder."""
     images: int | None = None
-    """How many held-out images to look at, at most; by default as many as take some seconds, and at least 64."""
+    """The most held-out images to measure; by default as many as take some seconds, and at least 64."""
     task: str | None = None
-    """What the model is for, by default what it was trained for; one in a file (mine.py:NAME) is to be given again."""
+    """The model's task, by default the one it was trained for; name a task in a file (mine.py:NAME) again."""
     data: str | None = None
-    """Where the data is, by default where the run found it; a source in a file is to be given again."""
+    """Where the data is, by default where the run found it; name a source in a file again."""
     device: str | None = None
-    """cpu, cuda, ...; by default a GPU where there is one."""
+    """cpu, cuda, ...; by default a GPU if there is one."""
     json: bool = False
-    """Print where the report is, and from how many images, as one JSON document."""
+    """Print the path of the report and its number of images as one JSON document."""
 
 
 def main(arguments: Sequence[str]) -> int:

@@ -11,9 +11,9 @@ from vitlab.cli.parsing import parse
 from vitlab.cli.terminal import print_json, progress_bar
 from vitlab.core.words import count, one_line
 
-DESCRIPTION = """Pictures that a run's generator makes of noise: grid.png with all of them, and each as a PNG file.
+DESCRIPTION = """Generate pictures from noise with a run's generator: grid.png with all of them, and each as a PNG file.
 
-The same seed gives the same pictures, and the first ones are the same however many are made.
+The same seed gives the same pictures, and the first ones do not depend on how many are made.
 
 Examples:
   vitlab sample runs/transgan-digits samples
@@ -24,15 +24,15 @@ Examples:
 @dataclass(frozen=True)
 class Arguments:
     run: Annotated[Positional[str], arg(metavar="RUN")]
-    """The run's folder, or the folder of a generator that was saved."""
+    """The run's folder, or the folder of a saved generator."""
     out: Annotated[Positional[Path], arg(metavar="OUT")]
-    """The folder to write; pictures of an earlier call there are replaced."""
+    """The folder to write to; pictures of an earlier call are replaced."""
     num: int = 64
     """How many pictures."""
     seed: int = 0
-    """What they are made from."""
+    """The seed of the noise."""
     device: str | None = None
-    """cpu, cuda, ...; by default a GPU where there is one."""
+    """cpu, cuda, ...; by default a GPU if there is one."""
     json: bool = False
     """Print what was written as one JSON document."""
 

@@ -22,8 +22,8 @@ TOKEN = "VITLAB_TOKEN"
 DESCRIPTION = """Serve a model over HTTP: /v1/predict, /v1/embed, /v1/attention; /openapi.json describes it all.
 
 At / is the page that walks a picture through the model; `vitlab explore` opens it in the browser. Ctrl-C or SIGTERM
-ends it after what was accepted. With the environment variable VITLAB_TOKEN, or --token-file, requests need that bearer
-token.
+ends the service after the accepted requests. With the environment variable VITLAB_TOKEN, or --token-file, requests
+need that bearer token.
 
 Examples:
   vitlab serve
@@ -39,39 +39,39 @@ class Arguments:
     model: Annotated[str, arg(metavar="SOURCE")] = DEFAULT
     """Where the weights come from: a run, a folder, a file, a checkpoint's name, hf-hub:owner/name, timm:name."""
     task: str | None = None
-    """What the model is for, by default what it was trained for; one in a file (mine.py:NAME) is to be given again."""
+    """The model's task, by default the one it was trained for; name a task in a file (mine.py:NAME) again."""
     host: str = "127.0.0.1"
-    """The address to listen at. Anything but the loopback address lets other machines in."""
+    """The address to listen on. Anything but the loopback address lets other machines in."""
     port: int = 8000
     """The port; 0 takes a free one."""
     allow_host: tuple[str, ...] = ()
-    """Names by which clients may call the service; by default any, or at a loopback address that machine's own."""
+    """Host names that clients may use; by default any, or on a loopback address only that machine's own."""
     trust_proxy: tuple[str, ...] = ()
-    """Addresses or networks of proxies whose X-Forwarded-For tells apart clients, who take turns; else ignored."""
+    """Addresses or networks of proxies whose X-Forwarded-For identifies clients, who take turns; else ignored."""
     token_file: Path | None = None
     """A file whose first line is the bearer token."""
     max_batch: int | None = None
     """The most images that go through the model at once; by default 8, on a GPU 32."""
     max_wait_ms: float = 5.0
-    """The longest that an image waits for others to join it, in milliseconds."""
+    """The longest time in milliseconds that an image waits for others to form a batch."""
     queue: int = 128
     """How many images may wait; beyond that requests get 503."""
     max_connections: int = 256
     """How many connections may be open."""
     max_megabytes: float = 10.0
-    """The largest body."""
+    """The largest request body, in megabytes."""
     max_megapixels: float = 40.0
-    """The largest image, told by its header before it is decoded; all images of a request may have five times that."""
+    """The largest image, by its header before decoding; all images of a request may have five times that."""
     max_images: int = 16
     """The most images in a request."""
     timeout: float = 15.0
     """Seconds for a request to arrive."""
     decoders: int | None = None
-    """Threads that decode images; by default as many as there are processors, at most 4."""
+    """Threads that decode images; by default one per processor, at most 4."""
     threads: int | None = None
     """Threads of the model on a CPU; by default torch's choice."""
     device: str | None = None
-    """cpu, cuda, ...; by default a GPU where there is one."""
+    """cpu, cuda, ...; by default a GPU if there is one."""
     dtype: Literal["float32", "bfloat16", "float16"] = "float32"
     """The precision of weights and arithmetic."""
 

@@ -19,8 +19,8 @@ if TYPE_CHECKING:
 
 HELP = """
 
-What it will cost is said before it starts. Runs are kept in the study's folder: the same command resumes what was
-stopped, reuses what ended, and leaves a table (study.md, study.json) and a figure (figure.png) beside them.
+It first prints what it will cost. Runs are kept in the study's folder: the same command resumes stopped runs, reuses
+finished ones, and writes a table (study.md, study.json) and a figure (figure.png) beside them.
 
 Examples:
   vitlab study
@@ -41,17 +41,17 @@ class Common:
     seeds: int | None = None
     """Runs of each cell; by default the study's own, 3 where the finding is a difference."""
     only: str | None = None
-    """Only the cells whose names match, as 'relative*'."""
+    """Only the cells whose names match, such as 'relative*'."""
     data: str | None = None
-    """Where the scale's data are, or other data in their place."""
+    """Where the scale's data is, or other data to use instead."""
     executor: Annotated[str, arg(metavar="NAME")] = "here"
-    """Where the runs are computed: here, in order; ray or ray://HOST:PORT, on a cluster (see docs/cluster.md)."""
+    """Where the runs are made: here, one by one; ray or ray://HOST:PORT on a cluster (see docs/cluster.md)."""
     device: str | None = None
-    """cpu, cuda, ...; by default a GPU where there is one."""
+    """cpu, cuda, ...; by default a GPU if there is one."""
     compile: bool = False
-    """Compile runs of 900 steps and more: they begin later, and are faster on a GPU then."""
+    """Compile runs of 900 steps and more: they start later, but are then faster on a GPU."""
     forecast: bool = False
-    """Say what the first runs would cost, and train nothing."""
+    """Print what the first runs would cost, and train nothing."""
     json: bool = False
     """Print the result as one JSON document."""
 

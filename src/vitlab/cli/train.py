@@ -16,8 +16,8 @@ from vitlab.core.words import one_line
 
 DESCRIPTION = """Train a model by a recipe; every field of the recipe is an option.
 
-Metrics go to RUN/metrics.jsonl and TensorBoard (tensorboard --logdir RUN), and with --tracker to MLflow or W&B. The
-learning rate is found by a range test before the first step with --lr auto.
+Metrics go to RUN/metrics.jsonl and TensorBoard (tensorboard --logdir RUN), and with --tracker to MLflow or W&B.
+--lr auto finds the learning rate by a range test before the first step.
 
 Examples:
   vitlab train --list
@@ -44,11 +44,11 @@ class Where:
     """The run."""
 
     out: Path | None = None
-    """The run's folder; by default runs/RECIPE, with a number behind it where that is taken."""
+    """The run's folder; by default runs/RECIPE, with a number appended if that exists."""
     resume: Path | None = None
     """Resume the run in this folder, from its last checkpoint."""
     device: str | None = None
-    """cpu, cuda, ...; by default a GPU where there is one."""
+    """cpu, cuda, ...; by default a GPU if there is one."""
     json: bool = False
     """Print the outcome as one JSON document."""
 

@@ -25,7 +25,7 @@ class SimclrOptions:
 
     temperature: PositiveFloat = 0.2  # of similarities; the lower, the more the nearest negatives count
     hidden: PositiveInt = 2048  # the width of the projector's inner layer
-    out_dim: PositiveInt = 128  # numbers that are compared
+    out_dim: PositiveInt = 128  # the width of the projections that are compared
 
     def __post_init__(self) -> None:
         check_fields(self, "objective.")

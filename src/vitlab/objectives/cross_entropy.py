@@ -19,12 +19,12 @@ class Loss:
 
     RENAMED: ClassVar[Mapping[str, str]] = {"whole": "binarize"}
 
-    kind: Literal["auto", "softmax", "sigmoid"] = "auto"  # auto: the sigmoid where images have several labels
-    class_mean: bool = False  # the sigmoid's mean over classes, as timm and DeiT III have it, instead of the sum
-    binarize: bool = False  # the sigmoid's targets are 1 for both classes of a mixed image, as DeiT III has it
-    label_smoothing: float = 0.0  # the share of each target that goes to all classes evenly
+    kind: Literal["auto", "softmax", "sigmoid"] = "auto"  # auto: sigmoid if images have several labels, else softmax
+    class_mean: bool = False  # sigmoid: the mean over classes, as in timm and DeiT III, instead of the sum
+    binarize: bool = False  # sigmoid: targets are 1 for both classes of a mixed image, as in DeiT III
+    label_smoothing: float = 0.0  # the share of each target that is spread evenly over all classes
     class_weights: bool = False  # weigh classes by the inverse of their counts
-    head_bias: float = 0.0  # where the head's bias starts; -10 with the sigmoid in the official code
+    head_bias: float = 0.0  # the initial bias of the head; -10 with the sigmoid in the official code
 
     def __post_init__(self) -> None:
         check_fields(self, "loss.")
@@ -35,7 +35,7 @@ class CrossEntropy(Criterion):
     """Cross-entropy over classes that exclude each other (softmax), or over classes that do not (sigmoid).
 
     The sigmoid's is the sum over classes, as the official code has it, or with `class_mean` the mean, as timm has it;
-    with `whole` every class that a mixed image has a share of is a target of 1.
+    with `binarize` every class that a mixed image has a share of is a target of 1.
     `several` is for images that have several labels: it decides what counts as right.
     Smoothing moves `label_smoothing` of each target to the uniform distribution; for the sigmoid, towards one half.
     `class_weights` [K] multiply each class's share of the loss. What is left is a mean over images, so that parts of a

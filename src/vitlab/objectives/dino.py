@@ -30,7 +30,7 @@ KOLEO_EPS = 1e-8
 
 @dataclass(frozen=True, kw_only=True)
 class DinoOptions(Crops):
-    """The student predicts the teacher's answer to another view; the teacher is the student's moving average.
+    """The student predicts the teacher's output for another view; the teacher is the student's moving average.
 
     Shares are of the run: 0.3 of 100 epochs is 30 epochs.
     """
@@ -38,17 +38,17 @@ class DinoOptions(Crops):
     out_dim: PositiveInt = 65_536  # outputs of the head; about 1000 for sets of 50,000 images
     hidden: PositiveInt = 2048  # the width of the head's two inner layers
     bottleneck: PositiveInt = 256  # the width before the head's last layer, which is weight-normed
-    momentum: Probability = 0.996  # of the teacher's average; rises to 1 as a cosine
+    momentum: Probability = 0.996  # momentum of the teacher's average; rises to 1 as a cosine
     student_temp: PositiveFloat = 0.1  # temperature of the student's softmax
-    teacher_temp: PositiveFloat = 0.07  # temperature of the teacher's softmax; lower where a run collapses
-    teacher_temp_start: PositiveFloat = 0.04  # what it rises from
-    teacher_temp_warmup: Probability = 0.3  # the share of the run in which it rises
-    center_momentum: Probability = 0.9  # of the teacher's mean answer, which is taken off; 1: it never is
-    freeze_last: Probability = 0.01  # the share of the run at its start in which the head's last layer stays as it is
+    teacher_temp: PositiveFloat = 0.07  # temperature of the teacher's softmax; lower it if a run collapses
+    teacher_temp_start: PositiveFloat = 0.04  # the teacher's temperature at the start
+    teacher_temp_warmup: Probability = 0.3  # the share of the run in which that temperature rises
+    center_momentum: Probability = 0.9  # momentum of the teacher's mean output, which is subtracted; 1: no centring
+    freeze_last: Probability = 0.01  # the share of the run, from its start, in which the head's last layer is frozen
     patch_weight: NonNegativeFloat = 0.0  # iBOT: the weight of predicting masked patches; 0: none are masked
     mask_prob: Probability = 0.5  # iBOT: the probability that a large view is masked
-    mask_ratio: tuple[float, float] = (0.1, 0.5)  # iBOT: the least and the largest part that is masked then
-    koleo: NonNegativeFloat = 0.0  # the weight of KoLeo of each large view, which drives images apart; DINOv2: 0.1
+    mask_ratio: tuple[float, float] = (0.1, 0.5)  # iBOT: the range of the share of patches that is masked then
+    koleo: NonNegativeFloat = 0.0  # the weight of KoLeo for each large view, which pushes images apart; DINOv2: 0.1
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -270,7 +270,7 @@ def build(options: DinoOptions, setting: Setting) -> Dino:
 
 OBJECTIVE = ObjectiveKind(
     name="dino",
-    summary="predict a teacher's answer to another view; the teacher is the model's own average",
+    summary="predict a teacher's output for another view; the teacher is the model's own average",
     objective=Dino,
     options=DinoOptions,
     build=build,

@@ -24,10 +24,10 @@ from vitlab.weights.load import load
 
 @dataclass(frozen=True, kw_only=True)
 class DistillationOptions:
-    """A trained model to learn from besides the labels."""
+    """A trained model to learn from, besides the labels."""
 
-    teacher: str | None = None  # whatever `load` takes
-    kind: Literal["hard", "soft"] = "hard"  # its most probable class, or its probabilities
+    teacher: str | None = None  # the teacher: a run, a file, a checkpoint's name, or whatever else `load` takes
+    kind: Literal["hard", "soft"] = "hard"  # learn the teacher's most probable class (hard) or its probabilities (soft)
     alpha: float = 0.5  # the teacher's share of the loss
     tau: float = 3.0  # soft: the temperature
 
@@ -158,7 +158,7 @@ def class_order(source: str, teacher: Model, dataset: DataSet) -> list[int] | No
 
 OBJECTIVE = ObjectiveKind(
     name="distillation",
-    summary="learn the labels and a teacher's answers, as DeiT does",
+    summary="learn from labels and a teacher's predictions, as DeiT does",
     objective=Distillation,
     options=DistillationOptions,
     build=build,

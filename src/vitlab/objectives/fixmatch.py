@@ -23,15 +23,15 @@ from vitlab.objectives.unlabelled import Strong, labelled_stream, unlabelled_of,
 
 @dataclass(frozen=True, kw_only=True)
 class FixmatchOptions(Strong):
-    """Labels for confident answers to a weak view, learned from a strong view."""
+    """Confident predictions on a weak view are labels for a strong view."""
 
-    threshold: NonNegativeFloat = 0.95  # the probability from which on an answer is a label; above 1: none ever is
-    ratio: PositiveInt = 7  # unlabelled images for each labelled one of the batch (mu)
-    weight: NonNegativeFloat = 1.0  # of the unlabelled images' loss
-    temperature: PositiveFloat = 1.0  # of the softmax that the threshold is compared with; below 1 makes it surer
+    threshold: NonNegativeFloat = 0.95  # the probability from which a prediction is a label; above 1: never
+    ratio: PositiveInt = 7  # unlabelled images per labelled one of the batch (mu)
+    weight: NonNegativeFloat = 1.0  # the weight of the unlabelled images' loss
+    temperature: PositiveFloat = 1.0  # of the softmax for the threshold; below 1 makes predictions more confident
     teacher_ema: Probability = 0.0
-    """Above 0, labels are the answers of an average of the model, which keeps this share of itself in a step, without
-    dropout (arXiv 2208.05688); 0: the model's own."""
+    """Above 0, labels come from an exponential moving average of the model with this decay, without dropout (arXiv
+    2208.05688); 0: from the model itself."""
 
 
 @final
@@ -95,7 +95,7 @@ def build(options: FixmatchOptions, setting: Setting) -> Fixmatch:
 
 OBJECTIVE = ObjectiveKind(
     name="fixmatch",
-    summary="learn few labels, and confident answers to weak views of other images from strong views of them",
+    summary="learn from few labels, and from confident predictions on weak views of other images",
     objective=Fixmatch,
     options=FixmatchOptions,
     build=build,

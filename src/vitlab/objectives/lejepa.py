@@ -29,7 +29,7 @@ class LejepaOptions(Crops):
     num_small: NonNegativeInt = 0  # small views of each image
     slices: PositiveInt = 256  # random directions per step
     hidden: PositiveInt = 2048  # the width of the projector's two inner layers
-    out_dim: PositiveInt = 16  # numbers that a projection has
+    out_dim: PositiveInt = 16  # the width of the projections
 
 
 @final

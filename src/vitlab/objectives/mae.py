@@ -32,11 +32,11 @@ class MAEOptions:
     """Remove patches and predict their pixels."""
 
     mask_ratio: Annotated[float, Bounds(above=0, below=1)] = 0.75  # the share of patches that is removed
-    decoder_width: PositiveInt = 512
-    decoder_depth: PositiveInt = 8
-    decoder_heads: PositiveInt = 16
+    decoder_width: PositiveInt = 512  # the decoder's width
+    decoder_depth: PositiveInt = 8  # the decoder's number of layers
+    decoder_heads: PositiveInt = 16  # the decoder's number of attention heads
     target: Literal["normalized", "pixels"] = "normalized"
-    """normalized: each patch's pixels less their mean and over their deviation; pixels: as they are."""
+    """normalized: each patch's pixels minus their mean, divided by their deviation; pixels: raw pixels."""
 
     def __post_init__(self) -> None:
         check_fields(self, "objective.")

@@ -33,9 +33,9 @@ NAME = "masked-patches"
 class MaskedPatchesOptions:
     """Corrupt patches and predict their colours."""
 
-    fraction: Annotated[float, Bounds(above=0, below=1)] = 0.5  # of the patches that are corrupted; BERT's is 0.15
-    mask_share: Probability = 0.8  # of the corrupted patches that become the mask token
-    random_share: Probability = 0.1  # of them that become another patch of the image; the rest stay
+    fraction: Annotated[float, Bounds(above=0, below=1)] = 0.5  # the share of patches that is corrupted; BERT: 0.15
+    mask_share: Probability = 0.8  # the share of corrupted patches that becomes the mask token
+    random_share: Probability = 0.1  # the share that becomes another patch of the image; the rest stay unchanged
     target: Literal["color", "thumbnail", "pixels"] = "color"
     """color: the mean colour, one of 512; thumbnail: the 16 colours of the patch at 4 x 4; pixels: the patch, by L2."""
 

@@ -37,25 +37,25 @@ NO_DECAY: dict[str, Any] = {"weight_decay": 0.0}
 
 @dataclass(frozen=True, kw_only=True)
 class MetaPseudoLabelsOptions(Strong):
-    """A teacher of the same kind as the model, which is the student. Shares are of the run: 0.01 of 300,000 steps.
+    """A teacher of the model's architecture; the model is the student. Shares are of the run: 0.01 of 300,000 steps.
 
-    Smoothing is loss.label_smoothing, the teacher's to labels and the student's to pseudo-labels.
+    loss.label_smoothing applies to the teacher's labels and to the student's pseudo-labels.
     """
 
-    ratio: PositiveInt = 7  # unlabelled images for each labelled one
+    ratio: PositiveInt = 7  # unlabelled images per labelled one
     labels: Literal["soft", "hard", "sampled"] = "soft"
-    """What the student learns: the teacher's probabilities, its most probable class, or a class drawn by them."""
+    """What the student learns: the teacher's probabilities, its most probable class, or a class drawn from them."""
     sign: Literal["authors", "theory"] = "authors"
-    """Of the feedback: how much the student's loss rose, as the authors' code has it, or how much it fell."""
-    baseline_rate: Probability = 0.01  # of the feedback's running mean, which is taken off; 0: nothing is
-    wait: Probability = 0.01  # the share of the run at its start in which the student does not learn
-    weight: NonNegativeFloat = 8.0  # of the teacher's consistency between a weak and a strong view (UDA)
+    """The feedback's sign: how much the student's loss rose, as in the authors' code, or how much it fell."""
+    baseline_rate: Probability = 0.01  # update rate of the feedback's running mean, which is subtracted; 0: no mean
+    wait: Probability = 0.01  # the share of the run, from its start, in which the student does not learn
+    weight: NonNegativeFloat = 8.0  # the weight of the teacher's consistency between a weak and a strong view (UDA)
     ramp: Probability = 1 / 60  # the share of the run in which that weight rises from 0
-    temperature: PositiveFloat = 0.7  # below 1: the weak view's probabilities are sharpened
-    threshold: Probability = 0.6  # of the largest of them, below which an image does not count
-    teacher_lr: PositiveFloat = 1.0  # a factor of the student's
+    temperature: PositiveFloat = 0.7  # for the weak view's probabilities; below 1 sharpens them
+    threshold: Probability = 0.6  # images whose largest probability is below this do not count
+    teacher_lr: PositiveFloat = 1.0  # the teacher's lr as a multiple of the student's
     teacher_start: Literal["fresh", "student"] = "fresh"
-    """The teacher's first weights: its own, or the student's, as where those are trained ones."""
+    """The teacher's initial weights: fresh ones, or the student's, for example if those are trained."""
 
 
 @final
@@ -217,7 +217,7 @@ def build(options: MetaPseudoLabelsOptions, setting: Setting) -> MetaPseudoLabel
 
 OBJECTIVE = ObjectiveKind(
     name="meta-pseudo-labels",
-    summary="a teacher labels images for the model, and learns from how that helped it",
+    summary="a teacher labels images for the model, and learns from how much its labels helped",
     objective=MetaPseudoLabels,
     options=MetaPseudoLabelsOptions,
     build=build,

@@ -24,16 +24,16 @@ from vitlab.weights.load import load
 
 @dataclass(frozen=True, kw_only=True)
 class NoisyStudentOptions:
-    """A teacher's answers to unlabelled images, computed once, as labels besides the true ones."""
+    """A teacher's predictions on unlabelled images, computed once, are labels besides the true ones."""
 
-    teacher: str | None = None  # whatever `load` takes: the supervised run, or the round before
-    labels: Literal["soft", "hard"] = "soft"  # its probabilities, or its most probable class
-    temperature: PositiveFloat = 1.0  # of its probabilities, for soft labels
-    threshold: Probability = 0.3  # the probability below which an answer is never a label
+    teacher: str | None = None  # the supervised run or the previous round, or whatever else `load` takes
+    labels: Literal["soft", "hard"] = "soft"  # the teacher's probabilities, or its most probable class
+    temperature: PositiveFloat = 1.0  # soft labels: the temperature of the teacher's probabilities
+    threshold: Probability = 0.3  # the probability below which a prediction is never a label
     quota: PositiveInt | None = None
-    """Images that each class is to have, the surest first; None: all that reach the threshold, once each."""
-    copies: Literal["several", "one"] = "several"  # of an image, where a class has fewer images than the quota
-    ratio: PositiveInt = 3  # unlabelled images for each labelled one of the batch, and the weight of their loss
+    """Images per class, the most confident first; None: all that reach the threshold, once each."""
+    copies: Literal["several", "one"] = "several"  # copies of an image, if a class has fewer images than the quota
+    ratio: PositiveInt = 3  # unlabelled images per labelled one of the batch, and the weight of their loss
 
     def __post_init__(self) -> None:
         check_fields(self, "objective.")
@@ -118,7 +118,7 @@ def build(options: NoisyStudentOptions, setting: Setting) -> NoisyStudent:
 
 OBJECTIVE = ObjectiveKind(
     name="noisy-student",
-    summary="learn few labels, and a teacher's answers to other images, with noise that the teacher has not",
+    summary="learn from few labels and a teacher's predictions on other images, with added noise",
     objective=NoisyStudent,
     options=NoisyStudentOptions,
     build=build,

@@ -22,12 +22,12 @@ from vitlab.objectives.cross_entropy import CrossEntropy
 class SemanticSoftmaxOptions:
     """A softmax for each level of a hierarchy of the classes; loss.label_smoothing is within each of them."""
 
-    hierarchy: str | None = None  # a file that says what is above each class (docs/semantic_softmax.md), or 'cifar100'
+    hierarchy: str | None = None  # a file with each class's parent (docs/semantic_softmax.md), or 'cifar100'
     inner: Inner = "all"
-    """Nodes that are no classes: all, those with several nodes below (branching), or none; each has an output."""
-    max_factor: PositiveFloat = 20.0  # the largest weight of a level: of deep ones, which few classes reach
+    """Which nodes that are not classes get an output: all, those with several nodes below (branching), or none."""
+    max_factor: PositiveFloat = 20.0  # the largest weight of a level, for deep levels that few classes reach
     drop_deepest: bool = False  # leave out the deepest level, as the authors' code does
-    extend_leaves: bool = False  # a class that nothing is below is on all deeper levels too
+    extend_leaves: bool = False  # classes without nodes below are also on all deeper levels
 
     def __post_init__(self) -> None:
         check_fields(self, "objective.")
@@ -158,7 +158,7 @@ def build(options: SemanticSoftmaxOptions, setting: Setting) -> SemanticSoftmax:
 
 OBJECTIVE = ObjectiveKind(
     name="semantic-softmax",
-    summary="learn classes of a hierarchy, each level by a softmax of its own",
+    summary="learn the classes of a hierarchy, with one softmax per level",
     objective=SemanticSoftmax,
     options=SemanticSoftmaxOptions,
     build=build,

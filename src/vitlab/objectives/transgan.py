@@ -34,21 +34,21 @@ EPS = 1e-12  # under the root of a slope, whose gradient has no end at 0
 
 @dataclass(frozen=True, kw_only=True)
 class TransGANOptions:
-    """A critic scores images, real ones high and made ones low; the generator makes images that it scores high."""
+    """A critic scores real images high and generated ones low; the generator makes images that it scores high."""
 
     loss: Kind = "wgan"
-    """What each wants of the scores: wgan, their difference; hinge, that up to a margin; nonsaturating, the
-    cross-entropy of telling real from made."""
-    gradient_penalty: NonNegativeFloat = 10.0  # the weight of (|slope| - 1)^2 between real and made images; 0: none
+    """wgan: the difference of the scores; hinge: that up to a margin; nonsaturating: the cross-entropy of telling real
+    from generated images."""
+    gradient_penalty: NonNegativeFloat = 10.0  # weight of (|slope| - 1)^2 between real and generated images; 0: none
     drift: NonNegativeFloat = 1e-3  # the weight of the real images' squared scores, which keeps them near 0
-    n_critic: PositiveInt = 4  # turns of the critic in a step, each with other images, before the generator's one
+    n_critic: PositiveInt = 4  # the critic's updates per step, each with other images, before the generator's one
     critic_lr: PositiveFloat | None = None  # the critic's learning rate; None: the recipe's
-    critic_patch: PositiveInt = 4  # px
-    critic_width: PositiveInt = 384
-    critic_depth: PositiveInt = 7
-    critic_heads: PositiveInt = 4
+    critic_patch: PositiveInt = 4  # the critic's patch size in pixels
+    critic_width: PositiveInt = 384  # the critic's width
+    critic_depth: PositiveInt = 7  # the critic's number of layers
+    critic_heads: PositiveInt = 4  # the critic's number of attention heads
     augment: tuple[Change, ...] = ("color", "translation", "cutout")
-    """DiffAugment: how the images that the critic sees are changed, real and made alike."""
+    """DiffAugment: the augmentations of the images that the critic sees, real and generated."""
 
     def __post_init__(self) -> None:
         check_fields(self, "objective.")

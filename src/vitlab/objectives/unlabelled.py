@@ -22,10 +22,10 @@ class Strong:
 
     policy: Literal["none", "randaugment", "randaugment-official", "trivial"] = "randaugment"
     """Which operations of colour and shape."""
-    num_ops: PositiveInt = 2  # operations per image, for both randaugments
-    magnitude: NonNegativeFloat = 9.0  # how strong they are, 0 to 30, for both randaugments
+    num_ops: PositiveInt = 2  # both randaugments: operations per image
+    magnitude: NonNegativeFloat = 9.0  # both randaugments: the operations' strength, 0 to 30
     erase: Probability = 1.0  # the probability that a square is cut out
-    erase_area: tuple[float, float] = (0.01, 0.25)  # the square's, of the picture
+    erase_area: tuple[float, float] = (0.01, 0.25)  # the range of the square's share of the picture's area
 
     def __post_init__(self) -> None:
         check_fields(self, "objective.")

@@ -20,8 +20,8 @@ class Crops:
     """Small views of small parts of an image, beside large ones, which are as the recipe augments."""
 
     num_small: NonNegativeInt = 8  # small views of each image
-    small_side: Fraction = 3 / 7  # their side as a part of the model's, rounded to whole patches
-    small_area: tuple[float, float] = (0.05, 0.4)  # how much of the image they show
+    small_side: Fraction = 3 / 7  # small views' side as a fraction of the model's, rounded to whole patches
+    small_area: tuple[float, float] = (0.05, 0.4)  # the range of the image's area that small views show
 
     def __post_init__(self) -> None:
         check_fields(self, "objective.")

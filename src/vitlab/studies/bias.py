@@ -31,7 +31,7 @@ PLAIN = "as they are"
 
 @dataclass(frozen=True, kw_only=True)
 class BiasOptions:
-    """Inductive bias: four kinds of network and a graph network, trained alike, on pictures that are then changed."""
+    """Inductive bias: four kinds of network and a graph network, trained the same way, on transformed pictures."""
 
 
 def run(context: "Context", _: BiasOptions) -> StudyResult:
@@ -199,7 +199,7 @@ def _figure(tests: "Mapping[str, Mapping[str, Sample]]") -> Any:
 
 STUDY = Study(
     name="bias",
-    summary="inductive bias: fully connected, convolutional, recurrent, attention, on changed pictures",
+    summary="inductive bias: fully connected, convolutional, recurrent, attention, on transformed pictures",
     options=BiasOptions,
     run=run,
     scales=tuple(SIDES),

@@ -24,7 +24,7 @@ class DataSizeOptions:
     """Pre-training on growing parts of train: ViT, BiT and a hybrid, few-shot and fine-tuned on all of train."""
 
     fractions: tuple[float, ...] = (0.05, 0.2, 1.0)
-    """The parts of train, of each class; a smaller part lies within a larger one."""
+    """The fractions of each class of train; a larger one contains a smaller one."""
     families: tuple[str, ...] = ("ViT", "BiT", "hybrid")
     """Which to compare: ViT, BiT, hybrid."""
     shots: int = 5

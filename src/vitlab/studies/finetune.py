@@ -11,12 +11,12 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class FinetuneOptions:
-    """The paper's transfer: a rate chosen on held-out images, then a run per seed on all of train, measured on test."""
+    """The paper's transfer: an lr chosen on held-out images, then a run per seed on all of train, measured on test."""
 
     folder: str | None = None
-    """Where the runs are, and are resumed; by default a folder under runs/ that model and data name."""
+    """The folder of the runs, in which they resume; by default one under runs/, named after model and data."""
     steps: int | None = None
-    """Optimizer steps of each run; by default the paper's for the set, or by its size."""
+    """Optimizer steps of each run; by default the paper's for the set, or a number that follows from its size."""
     lrs: tuple[float, ...] | None = None
     """The learning rates to choose from; by default the paper's for the set."""
     seeds: tuple[int, ...] = (0, 1, 2)
@@ -24,11 +24,11 @@ class FinetuneOptions:
     own_size: bool = False
     """Stay at the model's resolution; else --image-size, or the paper's 384."""
     accumulate: int = 1
-    """Parts that a batch is computed in, where it does not fit."""
+    """The number of parts in which a batch is computed, if it does not fit into memory."""
     show: bool = False
     """Show each run's own progress."""
     executor: str = "here"
-    """Where the runs are made: here, in order; ray or ray://HOST:PORT, on a cluster (see docs/cluster.md)."""
+    """Where the runs are made: here, one by one; ray or ray://HOST:PORT on a cluster (see docs/cluster.md)."""
 
 
 def run(request: "Request") -> Result:
@@ -53,7 +53,7 @@ def run(request: "Request") -> Result:
 
 PROTOCOL = Protocol(
     name="finetune",
-    summary="the paper's transfer: a grid of rates on held-out images, then three seeds",
+    summary="the paper's transfer: a grid of learning rates on held-out images, then three seeds",
     options=FinetuneOptions,
     examples=(
         "--model B_16.npz --data pets --out b16-pets.json",

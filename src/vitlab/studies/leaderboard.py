@@ -22,7 +22,7 @@ class LeaderboardOptions:
     results: tuple[str, ...] = ()
     """Results of `vitlab evaluate` (--out FILE.json): a score whose model (--name) is the row's model or recipe."""
     html: str | None = None
-    """Write the tables as a page too."""
+    """Also write the tables to this HTML file."""
 
 
 def run(context: "Context", options: LeaderboardOptions) -> StudyResult:

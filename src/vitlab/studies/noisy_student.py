@@ -18,14 +18,14 @@ SHORTER = {"cifar": ("1500 steps", 0.996)}  # the study's own length and ema, wi
 
 @dataclass(frozen=True, kw_only=True)
 class NoisyStudentOptions:
-    """Self-training in rounds: each student learns the labels and the answers of the one before it, with noise."""
+    """Self-training in rounds: each student learns from the labels and its predecessor's predictions, with noise."""
 
-    rounds: PositiveInt = 3  # students, one after the other
-    labelled: Fraction | None = None  # of train that has labels; by default the recipe's
-    student: tuple[str, ...] = ()  # fields of the students' model, as 'depth=6 width=96': equal or larger
+    rounds: PositiveInt = 3  # the number of students, one after the other
+    labelled: Fraction | None = None  # the fraction of train that has labels; by default the recipe's
+    student: tuple[str, ...] = ()  # fields of the students' model, such as 'depth=6 width=96': equal or larger
     labels: Literal["soft", "hard"] = "soft"  # the teacher's probabilities, or its most probable class
-    threshold: Probability | None = None  # below which no answer is a label; by default the recipe's
-    quota: PositiveInt | None = None  # unlabelled images of each class; by default the recipe's
+    threshold: Probability | None = None  # below this confidence no prediction is a label; by default the recipe's
+    quota: PositiveInt | None = None  # unlabelled images per class; by default the recipe's
 
     def __post_init__(self) -> None:
         check_fields(self)

@@ -17,10 +17,10 @@ BASE = "BiT, SGD"
 
 @dataclass(frozen=True, kw_only=True)
 class OptimizersOptions:
-    """Adam against SGD with momentum for BiT and ViT, each at the rate that does best on held-out images."""
+    """Adam against SGD with momentum for BiT and ViT, each at the lr that does best on held-out images."""
 
     factors: tuple[float, ...] = (1 / 3, 1.0, 3.0)
-    """The rates to choose from, as multiples of the scale's own."""
+    """The learning rates to choose from, as multiples of the scale's own."""
 
 
 def candidates(scale: str, factors: Sequence[float]) -> dict[str, dict[str, Any]]:

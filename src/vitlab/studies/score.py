@@ -12,10 +12,10 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class ScoreOptions:
-    """What the model's task measures by: mIoU for segmentation, accuracy for classification."""
+    """The score of the model's task: mIoU for segmentation, accuracy for classification."""
 
     task: str | None = None
-    """What the model is for, by default what it was trained for; one in a file (mine.py:NAME) is to be given again."""
+    """The model's task, by default the one it was trained for; name a task in a file (mine.py:NAME) again."""
 
 
 def run(request: "Request") -> Result:
@@ -65,7 +65,7 @@ def run(request: "Request") -> Result:
 
 PROTOCOL = Protocol(
     name="score",
-    summary="the score of the model's own task: mIoU of a segmentation, what a task of yours measures",
+    summary="the score of the model's own task: mIoU of a segmentation, or the score of a task of yours",
     options=ScoreOptions,
     examples=("--model runs/camvid --data camvid/", "--model runs/areas --data mine.py:SET --task mine.py:AREA"),
     run=run,

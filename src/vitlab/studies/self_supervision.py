@@ -18,7 +18,7 @@ class SelfSupervisionOptions:
     """Self-supervision: pre-trained on all images without labels, fine-tuned on few labelled ones."""
 
     labelled: float = 0.1
-    """The part of train, of each class, whose labels are used in fine-tuning."""
+    """The fraction of each class of train whose labels are used in fine-tuning."""
     pretrain_times: int = 2
     """How many times as long as the scale's own run the pre-training is."""
 

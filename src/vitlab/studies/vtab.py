@@ -15,7 +15,7 @@ class VtabOptions:
     """VTAB-1k: 19 tasks of a thousand training images each; --data is the folder that holds them."""
 
     folder: str | None = None
-    """Where the runs are, and are resumed; by default a folder under runs/ that model and data name."""
+    """The folder of the runs, in which they resume; by default one under runs/, named after model and data."""
     tasks: tuple[str, ...] | None = None
     """Some of the tasks; without all 19 there is no mean."""
     steps: int = 2500
@@ -27,11 +27,11 @@ class VtabOptions:
     own_size: bool = False
     """Stay at the model's resolution; else --image-size, or the paper's 384."""
     accumulate: int = 1
-    """Parts that a batch is computed in, where it does not fit."""
+    """The number of parts in which a batch is computed, if it does not fit into memory."""
     show: bool = False
     """Show each run's own progress."""
     executor: str = "here"
-    """Where the runs are made: here, in order; ray or ray://HOST:PORT, on a cluster (see docs/cluster.md)."""
+    """Where the runs are made: here, one by one; ray or ray://HOST:PORT on a cluster (see docs/cluster.md)."""
 
 
 def run(request: "Request") -> Result:

@@ -41,8 +41,8 @@ class GenerationOptions:
     """Whose features decide how near made images are to real ones."""
 
     features: str = DEFAULT
-    """A trained model that takes images, best one of such images, or `pixels`; the Frechet distance of its features
-    selects."""
+    """A model that takes images, preferably one trained on such images, or `pixels`; the Frechet distance of its
+    features selects the checkpoint."""
 
 
 @final

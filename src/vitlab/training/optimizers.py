@@ -20,33 +20,33 @@ ON_DEVICE = ("adamw", "sgd", "muon", "adafactor")  # what can take its rate from
 
 @dataclass(frozen=True, kw_only=True)
 class Optimizer:
-    """The update rule. Weight decay is decoupled, times the rate, and acts on kernels only.
+    """The update rule. Weight decay is decoupled, multiplied by the lr, and acts on kernels only.
 
-    `layer_decay` multiplies the rate once a layer counted from the head; `head_rate` multiplies the head's.
+    `layer_decay` multiplies the lr once per layer, counted from the head; `head_lr_scale` multiplies the head's lr.
     """
 
     name: Literal["adamw", "sgd", "lamb", "lion", "muon", "adafactor"] = "adamw"
-    """The update rule; muon is for the matrices and kernels of the layers, with AdamW for the rest."""
+    """The update rule; muon trains the layers' matrices and kernels, and AdamW the rest."""
     lr: PositiveFloat = 1e-3  # the base learning rate, which the schedule multiplies
-    weight_decay: NonNegativeFloat = 0.0  # times lr: the part of kernels taken off per step; sgd has `l2` instead
-    head_weight_decay: NonNegativeFloat | None = None  # the head's own; None: as everywhere
-    betas: tuple[BelowOne, BelowOne] | None = None  # of both moving means; None: 0.9 0.99 for lion, else 0.9 0.999
+    weight_decay: NonNegativeFloat = 0.0  # decoupled: times lr, the share subtracted from kernels per step; sgd: see l2
+    head_weight_decay: NonNegativeFloat | None = None  # the head's own weight decay; None: the same
+    betas: tuple[BelowOne, BelowOne] | None = None  # decay of both moments; None: 0.9 0.99 for lion, else 0.9 0.999
     eps: PositiveFloat = 1e-8  # adamw and lamb: added to the root of the mean square
     momentum: BelowOne = 0.9  # sgd, muon and adafactor
-    muon_kernels: bool = True  # muon: for kernels of convolutions too; not grouped ones and those that see the image
-    nesterov: bool = False  # sgd: the gradient as seen from one step of momentum ahead
-    l2: NonNegativeFloat = 0.0  # sgd: a decay that is part of the gradient, as ResNets are trained; on kernels only
+    muon_kernels: bool = True  # muon: also trains convolution kernels, except grouped ones and those that see the image
+    nesterov: bool = False  # sgd: Nesterov's momentum
+    l2: NonNegativeFloat = 0.0  # sgd: a decay added to the gradient, as ResNets are trained; on kernels only
     update_clip: PositiveFloat | None = 1.0  # adafactor: the largest root mean square of a tensor's update
-    layer_decay: Fraction = 1.0  # a factor of the rate for each layer below the head
-    head_lr_scale: PositiveFloat = 1.0  # a factor of the head's rate
-    clip: PositiveFloat | None = None  # the largest global norm of the gradients
-    sam: PositiveFloat | None = None  # sharpness-aware minimisation: the radius rho; gsam's largest
+    layer_decay: Fraction = 1.0  # a factor of the lr for each layer below the head
+    head_lr_scale: PositiveFloat = 1.0  # a factor of the head's lr
+    clip: PositiveFloat | None = None  # clip gradients at this global norm
+    sam: PositiveFloat | None = None  # sharpness-aware minimisation: the radius rho; for gsam its maximum
     sam_kind: Literal["sam", "asam", "gsam"] = "sam"
     """sam: the same radius for all weights; asam: in proportion to each weight; gsam: with the surrogate gap."""
     sam_eta: NonNegativeFloat = 0.01  # asam: added to the size of each weight
-    sam_rho_min: PositiveFloat | None = None  # gsam: the radius at the schedule's lowest lr; None: the same at all
-    sam_alpha: NonNegativeFloat = 0.6  # gsam: how much of the gradient across the perturbed one is taken off
-    ema: Decay | None = None  # the decay of the exponential average of weights
+    sam_rho_min: PositiveFloat | None = None  # gsam: the radius at the schedule's lowest lr; None: always the same
+    sam_alpha: NonNegativeFloat = 0.6  # gsam: how much of the gradient orthogonal to the perturbed one is subtracted
+    ema: Decay | None = None  # the decay of the exponential moving average of weights; None: no average
 
     def __post_init__(self) -> None:
         check_fields(self, "optimizer.")

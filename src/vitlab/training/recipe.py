@@ -33,17 +33,17 @@ class ModelChoice:
 
     source: str = "vit-digits"  # a row of the zoo, timm:NAME, or with `pretrained` whatever `load` takes
     pretrained: bool = False  # weights from `source`, with a zero head for the data's classes
-    keep_head: bool = False  # pretrained: the source's head too, where the data's classes are its own
+    keep_head: bool = False  # pretrained: keep the source's head too, if the data has the source's classes
     image_size: int | None = None  # the side in pixels; None: the source's own
-    dropout: float | None = None  # after the positions and in each block; None: the source's own
-    attention_dropout: float | None = None  # of attention weights; None: the source's own
-    drop_path: float | None = None  # stochastic depth's largest rate, the last layer's; None: the source's own
+    dropout: float | None = None  # dropout after the positions and in each block; None: the source's own
+    attention_dropout: float | None = None  # dropout of attention weights; None: the source's own
+    drop_path: float | None = None  # stochastic depth: the last layer's rate, the largest; None: the source's own
     patch_dropout: float | None = None  # the share of patches left out of each image; None: the source's own
     representation: bool = False  # the paper's pre-training head: a hidden layer of width D with tanh
-    checkpoint_blocks: bool = False  # compute each block's forward pass twice instead of keeping what is inside it
-    set: tuple[str, ...] = ()  # other fields of the model's configuration, as 'positions=relative'
-    upcycle: tuple[str, ...] = ()  # pretrained: the dense source as a mixture of experts, as 'num_experts=8 every=2'
-    train_only: Literal["all", "head"] = "all"  # the rest is frozen
+    checkpoint_blocks: bool = False  # compute each block's forward pass twice instead of storing its activations
+    set: tuple[str, ...] = ()  # other fields of the model's configuration, such as 'positions=relative'
+    upcycle: tuple[str, ...] = ()  # pretrained: make the dense source a mixture of experts: 'num_experts=8 every=2'
+    train_only: Literal["all", "head"] = "all"  # which part is trained; the rest is frozen
     lora: PositiveInt | None = None  # low-rank adapters of this rank on every layer's products; the rest is frozen
 
     def __post_init__(self) -> None:
@@ -57,17 +57,17 @@ class DataChoice:
     """Which data, and how it is read."""
 
     source: str = "digits"  # a path or a name: see docs/data.md
-    parts: str = ""  # the set's parts arranged anew, as 'train=train+val,test=test'; empty: as they are
-    val_fraction: BelowOne = 0.1  # of train, held out where the set has no validation part; 0: none
+    parts: str = ""  # rearranges the set's splits, such as 'train=train+val,test=test'; empty: as they are
+    val_fraction: BelowOne = 0.1  # the fraction of train that is held out if the set has no validation split; 0: none
     division: Literal["class", "hash"] = "class"
-    """How a set without parts is divided: class: of each class as many in val, and in test; hash: any images in val."""
-    fraction: Fraction = 1.0  # of train that is trained on, of each class; a smaller part lies within a larger one
-    labelled: Fraction = 1.0  # of train that keeps its labels, the same part; below 1 all its images are unlabelled too
-    subset_seed: NonNegativeInt = 0  # which images `fraction` and `labelled` take: another one, another draw
+    """How a set without splits is split; class: a share of each class in val and in test; hash: any images in val."""
+    fraction: Fraction = 1.0  # the fraction of each class of train to train on; a larger one contains a smaller one
+    labelled: Fraction = 1.0  # the fraction of train that keeps its labels; below 1 all images are also unlabelled ones
+    subset_seed: NonNegativeInt = 0  # the draw of the images that `fraction` and `labelled` take
     workers: NonNegativeInt | None = None  # decoding processes; None: one per core, 0: none
-    resident: bool | None = None  # the whole set decoded on the device; None: where it fits
-    balanced: bool = False  # every class drawn equally often
-    repeats: PositiveInt = 1  # repeated augmentation
+    resident: bool | None = None  # keep the whole set, decoded, on the device; None: if it fits
+    balanced: bool = False  # draw every class equally often
+    repeats: PositiveInt = 1  # repeated augmentation: how many copies of each image an epoch has
     max_unreadable: Probability = 0.01  # the fraction of files that may be unreadable; ten always may, unless it is 0
 
     def __post_init__(self) -> None:
@@ -78,10 +78,12 @@ class DataChoice:
 class Recipe:
     """Everything that decides what a run computes, and how often it reports.
 
-    Durations are '100 epochs', '2000 steps', '300M images' or, of the run, '5%'.
+    Durations are '100 epochs', '2000 steps', '300M images' or, of the run, '5%'. Fields have docstrings, not comments:
+    the command line derives a class from this one, in which only docstrings are found.
     """
 
-    name: str = "custom"  # what the run is called, and its folder under runs/
+    name: str = "custom"
+    """The name of the run, and of its folder under runs/."""
     model: ModelChoice = field(default_factory=ModelChoice)
     data: DataChoice = field(default_factory=DataChoice)
     augmentation: Augmentation = field(default_factory=Augmentation)
@@ -92,21 +94,33 @@ class Recipe:
     loss: Loss = field(default_factory=Loss)
     optimizer: Optimizer = field(default_factory=Optimizer)
     schedule: Schedule = field(default_factory=Schedule)
-    batch_size: PositiveInt = 128  # images an optimizer step, over all processes
-    accumulate: PositiveInt = 1  # parts that a process's share of the batch is computed in
-    seed: int = 0  # what order, augmentation, dropout and initialisation follow from
-    precision: Literal["auto", "float32", "bf16"] = "auto"  # auto: bf16 on a GPU
-    compile: bool = False  # with torch.compile, which takes a minute or two at first
+    batch_size: PositiveInt = 128
+    """Images per optimizer step, over all processes."""
+    accumulate: PositiveInt = 1
+    """The number of parts in which a process computes its share of the batch (gradient accumulation)."""
+    seed: int = 0
+    """The seed of initialisation, order, augmentation and dropout."""
+    precision: Literal["auto", "float32", "bf16"] = "auto"
+    """auto: bf16 on a GPU, float32 on a CPU."""
+    compile: bool = False
+    """Use torch.compile, which takes a minute or two at the start."""
     strategy: Literal["auto", "replicate", "shard", "experts"] = "auto"
-    """Over processes: copies (DDP), shards (FSDP2), or each some experts and copies of the rest; auto: the last where
-    there are experts and the processes divide them, else copies."""
-    evaluate_every: str = "1 epoch"  # how often the held-out part is scored
-    checkpoint_every: str = "1 epoch"  # how often a checkpoint is written, besides each time that the score is the best
-    log_every: str = "20 steps"  # how often the means of loss and accuracy are logged
-    patience: PositiveInt | None = None  # evaluations without a better score before the run stops early
-    max_skipped: PositiveInt = 10  # steps in a row that may be skipped because something was not finite
-    keep: Literal["best", "last"] = "best"  # which weights become `model/`; best: by the held-out part
-    tracker: Literal["none", "mlflow", "wandb"] = "none"  # where metrics go besides metrics.jsonl and TensorBoard
+    """Over several processes: replicate: copies (DDP); shard: shards (FSDP2); experts: some experts each, and copies of
+    the rest; auto: experts if there are any and the number of processes divides them, else replicate."""
+    evaluate_every: str = "1 epoch"
+    """How often the held-out part is scored."""
+    checkpoint_every: str = "1 epoch"
+    """How often a checkpoint is written, besides whenever the score is the best so far."""
+    log_every: str = "20 steps"
+    """How often the means of loss and accuracy are logged."""
+    patience: PositiveInt | None = None
+    """Evaluations without a better score before the run stops early; None: never."""
+    max_skipped: PositiveInt = 10
+    """Steps in a row that may be skipped because something was not finite."""
+    keep: Literal["best", "last"] = "best"
+    """Which weights become RUN/model: those with the best held-out score, or the last."""
+    tracker: Literal["none", "mlflow", "wandb"] = "none"
+    """Also log metrics to MLflow or Weights & Biases, besides metrics.jsonl and TensorBoard."""
 
     def __post_init__(self) -> None:
         check_fields(self)

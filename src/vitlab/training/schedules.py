@@ -11,7 +11,7 @@ from vitlab.training.durations import Pace, parse, steps
 
 @dataclass(frozen=True, kw_only=True)
 class Schedule:
-    """Linear warm-up from zero, then a decay to `end` times the base rate.
+    """Linear warm-up from zero, then a decay to `end` times the base lr.
 
     linear, cosine: to the end of the run. quarter-cosine: cos(a t) with t from 0 to 1 and cos(a) = end, which is
     FixMatch's cos(7 pi t / 16) with end 0.19509. rsqrt: sqrt(timescale / step), with a linear cool-down at the end.
@@ -20,14 +20,14 @@ class Schedule:
     """
 
     kind: Literal["linear", "cosine", "quarter-cosine", "rsqrt", "constant", "staircase"] = "cosine"
-    """How the rate falls after warm-up."""
+    """How the lr falls after warm-up."""
     total: str = "100 epochs"  # the whole run: '100 epochs', '20k steps', '50M images'
-    warmup: str = "5%"  # how long the rate rises from zero: '5%' of the run, '500 steps', '5 epochs'
+    warmup: str = "5%"  # how long the lr rises from zero: '5%' of the run, '500 steps', '5 epochs'
     cooldown: str = "0 steps"  # rsqrt and constant: the linear fall at the end of the run, '10%' or '10k steps'
-    timescale: str = "10k steps"  # rsqrt: the rate has halved three of these after warm-up; '10k steps', '5 epochs'
-    drops: tuple[str, ...] = ("30%", "60%", "90%")  # staircase: when the rate falls, as '30%' or '30 epochs'
-    drop: float = 0.1  # staircase: the factor of the rate at each of the drops
-    end: float = 0.0  # the factor of the base rate at the end of a decay; staircase: the lowest
+    timescale: str = "10k steps"  # rsqrt: the lr has halved three timescales after warm-up; '10k steps', '5 epochs'
+    drops: tuple[str, ...] = ("30%", "60%", "90%")  # staircase: when the lr falls, such as '30%' or '30 epochs'
+    drop: float = 0.1  # staircase: the factor of the lr at each drop
+    end: float = 0.0  # the factor of the base lr at the end of a decay; staircase: the lowest factor
 
     def __post_init__(self) -> None:
         check_fields(self, "schedule.")

@@ -16,18 +16,18 @@ class CostOptions:
     """Parameters, FLOPs, speed, memory; what training will cost and did cost."""
 
     count_only: bool = False
-    """Do not run the model: parameters and FLOPs only. A zoo name will do as the model."""
+    """Do not run the model: count parameters and FLOPs only. The model may be a name of the zoo."""
     seconds: float = 3.0
-    """About how long to time each speed. Without --batch-size the batch is the largest up to 64 that this suffices for;
-    the least is one pass of one image (of two in training), or of the batch that was asked for, and one before it."""
+    """About how long to time each speed. Without --batch-size the batch is the largest up to 64 that fits into this
+    time. The minimum is a warm-up pass and a timed pass of one image (two in training), or of the given batch."""
     recipe: str | None = None
     """A recipe's name: what training the model by it will cost."""
     train_images: int | None = None
-    """How many images train has, where the recipe's data is not at hand."""
+    """The number of training images, if the recipe's data is not at hand."""
     images: float | None = None
-    """How many images training will see, epochs multiplied out, instead of a recipe."""
+    """The number of images that training will see over all epochs, instead of a recipe."""
     run: str | None = None
-    """A run's folder: what it did cost. Where the model is a run's, that run."""
+    """A run's folder: what it cost. By default the model's run, if it has one."""
     devices: int | None = None
     """How many devices that run used; by default what it recorded."""
 

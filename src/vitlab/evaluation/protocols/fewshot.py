@@ -19,9 +19,9 @@ class FewshotOptions:
     """Least squares on frozen features of a few images per class."""
 
     shots: tuple[int, ...] = ()
-    """Images a class; by default those of 1, 5, 10, 25 that every class has."""
+    """Images per class; by default 1, 5, 10 and 25, as far as every class has that many."""
     seeds: tuple[int, ...] = (0, 1, 2)
-    """What the images are drawn by, a draw each."""
+    """The seeds of the draws of images."""
     l2: float = 1024.0
     """The penalty."""
     sweep: bool = False

@@ -11,16 +11,16 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class FrechetOptions:
-    """The Frechet distance between made images and real ones, by the features of a model; beside it that of as many
-    training images, below which no generator is to be expected, and that of noise."""
+    """The Frechet distance between generated and real images, by the features of a model; beside it those of the same
+    number of training images, the floor for a generator, and of noise."""
 
     features: str = "vitlab/tiny"
-    """The model whose features are compared: any that takes images, best one that was trained on such images; pixels:
-    none, but the colours themselves at 8 x 8."""
+    """The model whose features are compared: any that takes images, preferably one trained on such images; pixels: no
+    model, but the colours at 8 x 8."""
     num: int | None = None
-    """How many images are made; by default as many as there are real ones."""
+    """How many images are generated; by default as many as there are real ones."""
     seed: int = 0
-    """What they are made from."""
+    """The seed of the noise."""
 
 
 def run(request: "Request") -> Result:
@@ -79,7 +79,7 @@ def run(request: "Request") -> Result:
 
 PROTOCOL = Protocol(
     name="frechet",
-    summary="how far a generator's images are from real ones, by the features of a model",
+    summary="the distance of a generator's images from real ones, by the features of a model",
     options=FrechetOptions,
     examples=(
         "--model runs/transgan-digits --data digits --features runs/digits",

@@ -16,18 +16,18 @@ class KnnOptions:
     """The nearest training images vote."""
 
     ks: tuple[int, ...] = ()
-    """How many vote; by default those of 1, 5, 10, 20, 100, 200 that train allows, one of them chosen on held-out
+    """How many neighbours vote; by default one of 1, 5, 10, 20, 100, 200, as far as train allows, chosen on held-out
     images."""
     weights: Literal["similarity", "uniform", "distance"] = "similarity"
     """What a vote counts: exp(similarity / temperature), one, or one over the distance."""
     temperature: float = 0.07
-    """Of the similarity weights."""
+    """The temperature of the similarity weights."""
     holdout: float = 0.1
-    """The part of train that chooses among several numbers."""
+    """The fraction of train that chooses among several numbers."""
     fraction: Fraction = 1.0
-    """The part of train that is known, of each class; the images that `vitlab train --data.fraction` takes."""
+    """The fraction of each class of train that is used; the images that `vitlab train --data.fraction` takes."""
     subset_seed: NonNegativeInt = 0
-    """Which images those are; as `vitlab train --data.subset-seed`."""
+    """The draw of those images; as `vitlab train --data.subset-seed`."""
 
 
 def run(request: "Request") -> Result:

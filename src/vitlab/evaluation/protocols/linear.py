@@ -20,16 +20,16 @@ class LinearOptions:
     solver: Literal["lbfgs", "sgd"] = "lbfgs"
     """lbfgs passes over everything at each step; sgd takes mini-batches."""
     holdout: float = 0.1
-    """The part of train that chooses, where the data has no validation part of its own."""
+    """The fraction of train that chooses the penalty, if the data has no validation split of its own."""
     fraction: Fraction = 1.0
-    """The part of train that is learned from, of each class, and then no other labels; the images that `vitlab train
-    --data.fraction` takes."""
+    """The fraction of each class of train whose labels are used; the images that `vitlab train --data.fraction`
+    takes."""
     subset_seed: NonNegativeInt = 0
-    """Which images those are; as `vitlab train --data.subset-seed`."""
+    """The draw of those images; as `vitlab train --data.subset-seed`."""
     epochs: int = 50
     """sgd: passes over the features."""
     seed: int = 0
-    """What is held out, and the order of mini-batches, follow from this."""
+    """The seed of what is held out, and of the order of mini-batches."""
 
 
 def run(request: "Request") -> Result:

@@ -21,15 +21,15 @@ class RobustnessOptions:
     corrupt: bool = False
     """Corrupt the data's own pictures, as the model sees them: noise, blur, weather, digital."""
     corruptions: tuple[str, ...] = ()
-    """Which corruptions; by default the fifteen of the paper, of a published set all that are there."""
+    """Which corruptions; by default the paper's fifteen, or all that a published set has."""
     severities: tuple[int, ...] = (1, 2, 3, 4, 5)
     """How strong they are, from 1 to 5."""
     clean: str | None = None
-    """The data set without the shift (imagenet), to compare with; of corrupted pictures the data itself."""
+    """The data set without the shift (imagenet), to compare with; for --corrupt it is the data itself."""
     images: int | None = None
-    """Measure at most so many images, of a corrupted set under each condition, spread evenly over it."""
+    """Measure at most this many images, spread evenly; for corruptions this many under each."""
     seed: int = 0
-    """What the random numbers of corruptions follow from."""
+    """The seed of the corruptions."""
 
 
 def run(request: "Request") -> Result:

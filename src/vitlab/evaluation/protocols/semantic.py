@@ -13,12 +13,12 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class SemanticOptions:
-    """Accuracy at each level of a hierarchy, and over all levels, each weighted by the images that it has."""
+    """Accuracy at each level of a hierarchy, and over all levels, each weighted by its number of images."""
 
     hierarchy: str = "cifar100"
-    """A file that says what is above each class (docs/semantic_softmax.md), or cifar100."""
+    """A file with each class's parent (docs/semantic_softmax.md), or cifar100."""
     inner: Literal["all", "branching", "none"] = "all"
-    """Nodes that are no classes: all of them, those with several nodes below, or none."""
+    """Which nodes that are not classes are used: all, those with several nodes below (branching), or none."""
 
 
 def run(request: "Request") -> Result:
@@ -53,7 +53,7 @@ def _semantic(on: "Measurement", options: SemanticOptions) -> Outcome:
 
 PROTOCOL = Protocol(
     name="semantic",
-    summary="how often a classifier is right at each level of a hierarchy of its classes",
+    summary="a classifier's accuracy at each level of a hierarchy of its classes",
     options=SemanticOptions,
     examples=(
         "--model runs/semantic-cifar100 --data cifar100",
