@@ -31,6 +31,7 @@ def test_a_recipe_resolves_and_says_what_it_is(name: str) -> None:
     recipe, words = find_recipe(name), RECIPES[name].__doc__ or ""
     assert recipe.name == name
     assert all(part in words for part in ("Command:", f"train {name}", "Hardware and time:", "Score:"))
+    assert not words.startswith("The same"), "as which? in a list its neighbours are others"
     assert "--data.source" in words or recipe.data.source in names()  # the command names what the set's name does not
     earlier = [f"runs/{other}" for other in RECIPES if other != name]  # the run of the recipe that comes before
     known = [*PUBLISHED, *earlier] if recipe.model.pretrained else ZOO

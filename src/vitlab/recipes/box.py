@@ -20,10 +20,10 @@ AUGMENTATION = Augmentation(crop="paper", crop_area=(0.4, 1.0), policy="randaugm
 
 
 def vitlab_tiny_teacher_64() -> Recipe:
-    """The teacher's first part: the ViT-S of the recipe `tiny-imagenet`, cropped more and mixed to the end.
+    """vitlab/tiny's teacher, part 1: the ViT-S of the recipe tiny-imagenet, with more cropping, mixed to the end.
 
     Command: vitlab train vitlab-tiny-teacher-64 --data.source PATH
-    Hardware and time: one H200, 321 s from the command to the prompt, compilation and report included.
+    Hardware and time: one H200, 321 s for the whole command, with compilation and report.
     Score: 61.79% on Tiny-ImageNet's published val part, one run (docs/results/box.md).
     """
     recipe = tiny_imagenet()
@@ -39,10 +39,10 @@ def vitlab_tiny_teacher_64() -> Recipe:
 
 
 def vitlab_tiny_teacher() -> Recipe:
-    """The teacher's last epochs, at 96 px.
+    """vitlab/tiny's teacher, part 2: its last epochs, at 96 px.
 
     Command: vitlab train vitlab-tiny-teacher --model.source RUN --data.source PATH
-    Hardware and time: one H200, 235 s from the command to the prompt, compilation and report included.
+    Hardware and time: one H200, 235 s for the whole command, with compilation and report.
     Score: 67.85% on Tiny-ImageNet's published val part, one run (docs/results/box.md).
     """
     recipe = vitlab_tiny_teacher_64()
@@ -59,10 +59,10 @@ def vitlab_tiny_teacher() -> Recipe:
 
 
 def vitlab_tiny_64() -> Recipe:
-    """The student's first part: 7M parameters, 64 px in patches of 8, the teacher of 64 px.
+    """vitlab/tiny, part 1: the student of 7M parameters at 64 px in patches of 8, with the teacher of 64 px.
 
     Command: vitlab train vitlab-tiny-64 --objective.teacher RUN --data.source PATH
-    Hardware and time: one H200, 383 s from the command to the prompt, with tests beside it.
+    Hardware and time: one H200, 383 s for the whole command, with tests running beside it.
     Score: 62.53% on Tiny-ImageNet's published val part, one run (docs/results/box.md).
     """
     sizes = ("patch_size=8", "width=256", "depth=9", "heads=4", "mlp_dim=1024")
@@ -85,10 +85,10 @@ def vitlab_tiny_64() -> Recipe:
 
 
 def vitlab_tiny() -> Recipe:
-    """`vitlab/tiny`: the student's last epochs, at 96 px, the teacher of 96 px.
+    """vitlab/tiny, part 2: the student's last epochs, at 96 px, with the teacher of 96 px.
 
     Command: vitlab train vitlab-tiny --model.source RUN --objective.teacher RUN --data.source PATH
-    Hardware and time: one H200, 241 s from the command to the prompt, with tests beside it.
+    Hardware and time: one H200, 241 s for the whole command, with tests running beside it.
     Score: 67.60% on Tiny-ImageNet's published val part, one run (docs/results/box.md).
     """
     recipe = vitlab_tiny_64()

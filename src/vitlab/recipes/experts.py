@@ -59,7 +59,7 @@ def _recipe(name: str, row: Row) -> Callable[[], Recipe]:
             keep="last",
         )
 
-    build.__doc__ = f"""{row.model} on {row.data} for {row.epochs} epochs (arXiv 2106.05974), its experts spread.
+    build.__doc__ = f"""{row.model} on {row.data} for {row.epochs} epochs (arXiv 2106.05974), with spread experts.
 
     Command: torchrun --nproc-per-node 8 -m vitlab train {name} --data.source PATH
     Hardware and time: not run here.

@@ -1,4 +1,4 @@
-"""Few labels and many images: FixMatch, a round of Noisy Student, and the supervised run that both are to beat.
+"""Few labels and many images: FixMatch, a round of Noisy Student, and their supervised baseline.
 
 `--data.labelled` says how many labels there are. The supervised recipes have the averaged weights, the steps and the
 labelled batch of the others, and images with labels alone. On CIFAR-10 they have the strong augmentation, on digits the
@@ -81,7 +81,7 @@ CIFAR_WEAK = Augmentation(crop="pad", pad=4, pad_mode="reflect", flip=0.5)
 
 
 def few_labels_digits() -> Recipe:
-    """The labels of 5% of scikit-learn's embedded digits alone: what FixMatch and Noisy Student are to beat.
+    """The labels of 5% of scikit-learn's embedded digits alone: the baseline of FixMatch and Noisy Student.
 
     Command: vitlab train few-labels-digits
     Hardware and time: one thread of an AMD EPYC, 10 s of CPU time.
@@ -113,7 +113,7 @@ def noisy_student_digits() -> Recipe:
 
 
 def few_labels_cifar10() -> Recipe:
-    """The labels of 1% of CIFAR-10 alone: what FixMatch and Noisy Student are to beat.
+    """The labels of 1% of CIFAR-10 alone: the baseline of FixMatch and Noisy Student.
 
     Command: vitlab train few-labels-cifar10 --data.source PATH
     Hardware and time: not run here with this model.

@@ -102,7 +102,8 @@ def _recipe(data: str, row: Row) -> Callable[[], Recipe]:
         return dataclasses.replace(recipe, data=dataclasses.replace(recipe.data, parts=parts))
 
     what, where = ("a task of VTAB-1k, PATH,", " --data.source PATH") if data == "vtab" else (data, "")
-    build.__doc__ = f"""Fine-tuning on {what} as table 4 of arXiv 2010.11929 has it; one rate of its grid {row.lrs}.
+    grid = ", ".join(map(str, row.lrs))
+    build.__doc__ = f"""Fine-tuning on {what} as in table 4 of arXiv 2010.11929; one lr of its grid ({grid}).
 
     Command: vitlab train {name} --model.source SOURCE{where} [--optimizer.lr R]
     Hardware and time: not run here.

@@ -19,7 +19,7 @@ from vitlab.training.schedules import Schedule
 
 
 def gsam_b32_imagenet() -> Recipe:
-    """ViT-B/32 on ImageNet from scratch for 300 epochs with GSAM and no augmentation but crops and flips.
+    """ViT-B/32 on ImageNet from scratch for 300 epochs with GSAM and only crops and flips as augmentation.
 
     Command: torchrun --nproc-per-node 8 -m vitlab train gsam-b32-imagenet --data.source PATH
     Hardware and time: not run here.

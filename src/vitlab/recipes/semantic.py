@@ -46,7 +46,7 @@ def semantic_b16_imagenet21k() -> Recipe:
 
 
 def semantic_cifar100() -> Recipe:
-    """The recipe cifar100 with its 20 coarse classes told apart beside the 100.
+    """The recipe cifar100 with a semantic softmax over its 20 coarse classes and the 100.
 
     Command: vitlab train semantic-cifar100 --data.source PATH
     Hardware and time: not run here; a step is the recipe cifar100's.

@@ -80,17 +80,17 @@ def cifar10() -> Recipe:
     """A plain ViT with rotary positions on CIFAR-10 from scratch, the set resident on the device.
 
     Command: vitlab train cifar10 --data.source PATH
-    Hardware and time: one H200, 471 s from the command to the prompt, compilation and report included.
+    Hardware and time: one H200, 471 s for the whole command, with compilation and report.
     Score: 96.88, 96.76 and 96.67% on the test part, seeds 0 to 2 (docs/results/small_data.md).
     """
     return _small_images("cifar10", "vit-s4-32", image_size=32, epochs=235, mixed="85%", decay=0.0475, ema=0.99963)
 
 
 def vitc_cifar10() -> Recipe:
-    """The same with convolutions in the place of patches and of a block: ViT_C, which is not plain any more.
+    """The recipe cifar10 with ViT_C: convolutions instead of the patches and of one block.
 
     Command: vitlab train vitc-cifar10 --data.source PATH
-    Hardware and time: one H200 that it shared with other runs, so that its time says nothing.
+    Hardware and time: one H200, shared with other runs and not timed.
     Score: 96.10% on the test part, one run: less than the plain ViT (docs/results/small_data.md).
     """
     made = _small_images("cifar10", "vitc-s4-32", image_size=32, epochs=200, mixed="85%", decay=0.0558, ema=0.99957)
@@ -123,10 +123,10 @@ def cifar10_d128() -> Recipe:
 
 
 def cifar100() -> Recipe:
-    """The same on CIFAR-100.
+    """The recipe cifar10 on CIFAR-100: a plain ViT with rotary positions from scratch.
 
     Command: vitlab train cifar100 --data.source PATH
-    Hardware and time: one H200, 391 s from the command to the prompt, compilation and report included.
+    Hardware and time: one H200, 391 s for the whole command, with compilation and report.
     Score: 81.68, 81.62 and 81.91% on the test part, seeds 0 to 2 (docs/results/small_data.md).
     """
     return _small_images(
@@ -135,10 +135,10 @@ def cifar100() -> Recipe:
 
 
 def resnet18_cifar100() -> Recipe:
-    """ResNet-18 on CIFAR-100, by Muon and with the same augmentation: a teacher for a ViT.
+    """ResNet-18 on CIFAR-100 by Muon with the augmentation of the recipe cifar100: a teacher for a ViT.
 
     Command: vitlab train resnet18-cifar100 --data.source PATH
-    Hardware and time: one H200 that it shared with other runs; 68 s of steps alone, 64,800 images/s.
+    Hardware and time: one H200, shared with other runs; 68 s of steps alone, 64,800 images/s.
     Score: 78.87% on the test part, one run (docs/results/small_data.md).
     """
     made = _small_images("cifar100", "resnet18-32", image_size=32, epochs=90, mixed="80%", decay=0.1, ema=0.999)
@@ -151,11 +151,11 @@ def resnet18_cifar100() -> Recipe:
 
 
 def distilled_cifar100() -> Recipe:
-    """The plain ViT of the recipe cifar100 with a teacher of convolutions that learned from the same images.
+    """The plain ViT of the recipe cifar100 with a convolutional teacher trained on the same images.
 
     Command: vitlab train resnet18-cifar100 --data.source PATH --out runs/teacher
              vitlab train distilled-cifar100 --data.source PATH --objective.teacher runs/teacher
-    Hardware and time: one H200 that it shared with other runs, so that its time says nothing.
+    Hardware and time: one H200, shared with other runs and not timed.
     Score: 83.31% on the test part, one run; 81.7 without a teacher, which has 78.87 (docs/results/small_data.md).
     """
     made = _small_images("cifar100", "vit-s4-32", image_size=32, epochs=110, mixed="90%", decay=0.102, ema=0.99921)
@@ -164,10 +164,10 @@ def distilled_cifar100() -> Recipe:
 
 
 def tiny_imagenet() -> Recipe:
-    """The same on Tiny-ImageNet, 64 px in patches of 8.
+    """The recipe cifar10 on Tiny-ImageNet: a plain ViT with rotary positions, 64 px in patches of 8.
 
     Command: vitlab train tiny-imagenet --data.source PATH
-    Hardware and time: one H200, 457 s from the command to the prompt, compilation and report included.
+    Hardware and time: one H200, 457 s for the whole command, with compilation and report.
     Score: 67.80% on its published val part, one run (docs/results/small_data.md).
     """
     return _small_images(

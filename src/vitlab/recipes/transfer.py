@@ -77,7 +77,7 @@ def transfer_recipe(
     batch_size: int | None = None,
     image_size: int | None = None,
 ) -> Recipe:
-    """For the model that `config` describes and so many images like that picture; what is None follows from them.
+    """For the model that `config` describes and `num_images` images of the size `picture`; None follows from them.
 
     Without a GPU the resolution stays the model's own, and batches are small. With one, models of 224 px or more go to
     the paper's 384 px, or the next size above that patches divide (392 px for H/14); a model that is as large already,

@@ -1,8 +1,8 @@
-"""Learning without labels on photos of one's own: what follows from the method, the model and how many photos.
+"""Learning without labels on your own photos: a recipe that follows from the method, the model and their number.
 
-What is trained further is a model that is good already: epochs are few, and the lr is lower in the layers farther from
-its end, so that the first steps, in which the objective's own head knows nothing, do little harm. Which methods did
-good or harm is in docs/results/pretrain.md.
+The starting model is already good: epochs are few, and the lr is lower in the layers farther from its end, so that the
+first steps, in which the objective's own head knows nothing, do little harm. docs/results/pretrain.md says which
+methods helped and which did harm.
 """
 
 from collections.abc import Mapping

@@ -89,7 +89,7 @@ def dino_digits() -> Recipe:
     """DINO with two large and two small views, and KoLeo, on scikit-learn's embedded digits.
 
     Command: vitlab train dino-digits
-    Hardware and time: an AMD EPYC, one thread; about 100 s by an estimate.
+    Hardware and time: an AMD EPYC, one thread; about 100 s (estimated).
     Score: k-NN 90.75% on the test part (400 images), one run; fresh weights give 77.75%.
     """
     head = {"out_dim": 256, "hidden": 256, "bottleneck": 64, "freeze_last": 0.05}
@@ -133,7 +133,7 @@ def dino_cifar10() -> Recipe:
 
 
 def dino_tiny_imagenet() -> Recipe:
-    """The same on Tiny-ImageNet, 64 px in patches of 8.
+    """DINO on Tiny-ImageNet, 64 px in patches of 8.
 
     Command: vitlab train dino-tiny-imagenet --data.source PATH
     Hardware and time: not run here.
@@ -156,7 +156,7 @@ def simclr_cifar10() -> Recipe:
 
 
 def simclr_tiny_imagenet() -> Recipe:
-    """The same on Tiny-ImageNet, 64 px in patches of 8.
+    """SimCLR on Tiny-ImageNet, 64 px in patches of 8.
 
     Command: vitlab train simclr-tiny-imagenet --data.source PATH
     Hardware and time: one H200, 68 s of steps (5,742) with --model.source vit-ti8-64; not run longer.
@@ -176,7 +176,7 @@ def lejepa_cifar10() -> Recipe:
 
 
 def lejepa_tiny_imagenet() -> Recipe:
-    """The same on Tiny-ImageNet, 64 px in patches of 8.
+    """LeJEPA on Tiny-ImageNet, 64 px in patches of 8.
 
     Command: vitlab train lejepa-tiny-imagenet --data.source PATH
     Hardware and time: not run here.
@@ -196,7 +196,7 @@ def dino_imagenet() -> Recipe:
 
 
 def ibot_imagenet() -> Recipe:
-    """The same with iBOT's masked patches (arXiv 2111.07832), 8192 outputs and one head for both.
+    """The recipe dino-imagenet with iBOT's masked patches (arXiv 2111.07832), 8192 outputs and one shared head.
 
     Command: torchrun --nproc-per-node 8 -m vitlab train ibot-imagenet --data.source PATH
     Hardware and time: not run here.
