@@ -99,7 +99,7 @@ FAMILY = Family(
     rows=tuple(CONV_STEM_ROWS),
     title="ViT_C: convolutions in the place of patches",
     pattern="vitc-",
-    note="One block less than the plain ViT of that size, as the paper has it.",
+    note="One block less than the plain ViT of the same size, as in the paper.",
     example={
         **EXAMPLE,
         "stem_widths": (8, 16, 16, 32),

@@ -160,7 +160,7 @@ FAMILY = Family(
     rows=tuple(TRANSGAN_ROWS),
     title="Generators",
     pattern="transgan",
-    note="They make images from noise: `vitlab sample`. GFLOPs are for making one. docs/generation.md",
+    note="They make images from noise: `vitlab sample`, docs/generation.md. GFLOPs are per generated image.",
     generates=True,
     example={"image_size": (16, 24), "depths": (1, 1), "width": 32, "heads": 2, "latent_dim": 6},
 )

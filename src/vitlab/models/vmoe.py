@@ -208,9 +208,9 @@ FAMILY = Family(
     title="V-MoE: mixtures of experts",
     pattern="vmoe-",
     note="The authors' checkpoints (`NAME.index` and its shards `NAME.data-*` beside it, from"
-    ' `gs://vmoe_checkpoints`) are read as they are: `vitlab.load("NAME.index")`. A trained dense'
-    " ViT becomes a mixture of experts, each a copy of the MLP in whose place it is (arXiv 2212.05055), by"
-    " `vitlab train RECIPE --model.source SOURCE --model.upcycle num_experts=8 every=2`, where the recipe fine-tunes.",
+    ' `gs://vmoe_checkpoints`) are read directly: `vitlab.load("NAME.index")`. With a fine-tuning recipe,'
+    " `vitlab train RECIPE --model.source SOURCE --model.upcycle num_experts=8 every=2` turns a trained dense ViT into"
+    " a mixture of experts, each a copy of the MLP that it replaces (arXiv 2212.05055).",
     example={
         **EXAMPLE,
         "num_experts": 4,
