@@ -13,6 +13,7 @@ from selenium.webdriver.common.action_chains import ActionChains
 from selenium.webdriver.common.keys import Keys
 
 import vitlab
+from vitlab.core.pictures import class_color
 from vitlab.core.preprocess import Interpolation, Preprocess, Resize
 from vitlab.models.bit import BiT, BiTConfig
 from vitlab.models.contract import Model
@@ -381,6 +382,21 @@ def test_a_model_that_averages_its_patches(visitor: Page) -> None:
         rows = live.post(path, SAMPLE.read_bytes()).json()["images"][0]["heads"][0]
         assert page.values("attention") == rows[page.chosen("attention")]
         assert page.probabilities() == pytest.approx(of(model, SAMPLE), abs=1e-6)
+        assert page.complaints() == []
+
+
+def test_a_masks_classes_are_in_order_and_in_their_colours(visitor: Page) -> None:
+    """Also where they are called by numbers, which an object in JavaScript puts in their own order."""
+    model = small_model(head="patches")
+    model.task, model.labels = "segmentation", ("10", "11", "12", "13", "14")
+    with serving(model) as live:
+        page = Page(visitor.driver, live.address).open()
+        shares = live.post("/v1/predict", SAMPLE.read_bytes()).json()["predictions"][0]["shares"]
+        assert list(shares) != sorted(shares)
+        assert list(page.probabilities().items()) == list(shares.items())
+        names = "[...document.querySelectorAll('#answer-bars li span:first-child')]"
+        shown = page.value(f"{names}.map((name) => getComputedStyle(name, '::before').backgroundColor)")
+        assert shown == [f"rgb{class_color(int(name) - 10)}" for name in shares]
         assert page.complaints() == []
 
 

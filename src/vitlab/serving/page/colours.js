@@ -11,6 +11,15 @@ export function colour(share) {
   return ANCHORS[low].map((value, channel) => value + (at - low) * (ANCHORS[low + 1][channel] - value));
 }
 
+/** The colour of a class in a mask, as the service paints it: the bits of its number, three by three, from the highest down. */
+export function classColour(number) {
+  const channels = [0, 0, 0];
+  for (let shift = 0; shift < 8; shift++) {
+    for (let channel = 0; channel < 3; channel++) channels[channel] |= ((number >> (3 * shift + channel)) & 1) << (7 - shift);
+  }
+  return `rgb(${channels.join(" ")})`;
+}
+
 /** Values into a canvas of one pixel each. Over a picture, what is high lets it through and what is low veils it. */
 export function paint(canvas, values, rows, columns, { low, high, veil = false }) {
   canvas.width = columns;

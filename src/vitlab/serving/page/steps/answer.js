@@ -1,5 +1,6 @@
 // Step 6: the probabilities, the numbers or the mask, and how they change when patches are covered.
 
+import { classColour } from "../colours.js";
 import { Grid } from "../grid.js";
 import { covered, zero } from "../picture.js";
 import { ask } from "../service.js";
@@ -13,7 +14,9 @@ const PAUSE = 120; // milliseconds between the last change and the question
 
 /** An answer of any kind as classes are: of a mask the share of each class, of numbers their values. */
 function listed({ classes, shares, numbers }) {
-  return classes ?? Object.entries(shares ?? numbers).map(([label, value]) => ({ label, index: label, probability: value }));
+  if (classes) return classes;
+  const found = Object.entries(shares ?? numbers).map(([label, value]) => ({ label, index: label, probability: value }));
+  return shares ? found.sort((one, other) => other.probability - one.probability) : found; // an object has the keys "0", "1" first
 }
 
 export function answer(model, places) {
@@ -33,6 +36,7 @@ export function answer(model, places) {
   step.frame.style.setProperty("--cover", zero(model));
   const mask = Object.assign(document.createElement("img"), { className: "mask", alt: "", hidden: true });
   if (model.answers === "mask") step.find("img.view").after(mask);
+  bars.classList.toggle("coloured", model.answers === "mask");
   const write = model.answers === "numbers" ? (value) => number(value, 3) : percent;
   let [picture, answers, before, now, timer, asked] = [null, null, null, null, 0, 0];
 
@@ -80,6 +84,7 @@ export function answer(model, places) {
     shown.forEach(({ label, index, probability }, k) => {
       const [name, share, bar] = bars.children[k].children;
       name.textContent = label;
+      if (model.answers === "mask") name.style.setProperty("--class", classColour(model.labels ? model.labels.indexOf(label) : Number(label.slice("class ".length))));
       share.textContent = write(probability);
       bars.children[k].dataset.probability = probability;
       bar.hidden = model.answers === "numbers"; // they are no shares of anything
