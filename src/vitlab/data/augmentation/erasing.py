@@ -27,9 +27,7 @@ def erase(
         return images
     tables = tables_for(aug, images.device, tables)
     if images.device.type == "cpu" and not torch.compiler.is_compiling():  # noise for the rectangles only
-        return torch.cat(
-            [_erase_one(aug, tables, images[i : i + 1], places[i : i + 1], key) for i in range(len(images))]
-        )
+        return _erase_drawn(aug, tables, images, places, key)
     return erase_batch(aug, tables, images, places, key)
 
 
@@ -45,17 +43,21 @@ def erase_batch(aug: Augmentation, tables: Tables, images: Tensor, places: Tenso
     return torch.where(inside, _filling(aug, tables, places, key, rows, columns, width).to(images.dtype), images)
 
 
-def _erase_one(aug: Augmentation, tables: Tables, image: Tensor, place: Tensor, key: Key) -> Tensor:
-    height, width = image.shape[2:]
-    top, left, box_height, box_width = (int(side) for side in _rectangles(aug, tables, place, key, height, width))
-    if box_height == 0:
-        return image
-    rows = torch.arange(top, top + box_height).view(-1, 1)
-    columns = torch.arange(left, left + box_width)
-    image = image.clone()
-    filling = _filling(aug, tables, place, key, rows, columns, width)
-    image[:, :, top : top + box_height, left : left + box_width] = filling.to(image.dtype)
-    return image
+def _erase_drawn(aug: Augmentation, tables: Tables, images: Tensor, places: Tensor, key: Key) -> Tensor:
+    """What `erase` gives, of no other images than those that have a rectangle."""
+    width = images.shape[3]
+    boxes = torch.stack(_rectangles(aug, tables, places, key, *images.shape[2:]), dim=1)
+    drawn = boxes[:, 2].nonzero()[:, 0].tolist()
+    if not drawn:
+        return images
+    images = images.clone()
+    for i in drawn:
+        top, left, box_height, box_width = boxes[i].tolist()
+        rows = torch.arange(top, top + box_height).view(-1, 1)
+        columns = torch.arange(left, left + box_width)
+        filling = _filling(aug, tables, places[i : i + 1], key, rows, columns, width)
+        images[i, :, top : top + box_height, left : left + box_width] = filling[0].to(images.dtype)
+    return images
 
 
 def _rectangles(
