@@ -1,4 +1,5 @@
 import os
+import signal
 import subprocess
 import sys
 
@@ -7,6 +8,7 @@ import pytest
 from vitlab import cli
 from vitlab.cli.terminal import say
 from vitlab.core.errors import Error
+from vitlab.training.run import StoppedError
 
 THE_VERBS = f"The verbs are {', '.join(cli.VERBS)}."
 
@@ -89,6 +91,7 @@ def test_an_unknown_verb_is_one_sentence(verb: str, sentence: str, capsys: pytes
     ("error", "status", "said"),
     [
         (Error("What was wrong."), 2, "vitlab: What was wrong.\n"),
+        (StoppedError("Stopped.", signal.SIGTERM), 143, "vitlab: Stopped.\n"),
         (PermissionError(13, "Permission denied", "/a b"), 2, "vitlab: /a b: Permission denied.\n"),
         (OSError("disk on fire"), 2, "vitlab: disk on fire.\n"),
         (MemoryError(), 2, "vitlab: There is not enough memory for this.\n"),

@@ -66,7 +66,7 @@ def _dispatch(arguments: list[str]) -> int:
         with _log_on_stderr():
             return import_module(VERBS[verb][0]).main(rest)
     except Error as error:
-        return _complain(str(error))
+        return _complain(str(error), error.status)
     except SystemExit as error:  # tyro's, after its help or its own complaint
         return error.code if isinstance(error.code, int) else int(error.code is not None)
     except BrokenPipeError:
@@ -131,14 +131,14 @@ def _log_on_stderr() -> Iterator[None]:
         root.removeFilter(ours_to_say)
 
 
-def _complain(sentence: str) -> int:
+def _complain(sentence: str, status: int = 2) -> int:
     from vitlab.cli.terminal import say
     from vitlab.cli.together import first_to_say
     from vitlab.core.words import one_line
 
     if first_to_say(sentence):
         say(one_line(f"vitlab: {sentence}"))
-    return 2
+    return status
 
 
 def _print_anything(stream: TextIO) -> None:

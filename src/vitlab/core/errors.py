@@ -9,7 +9,9 @@ LONGEST = 2000  # characters of a sentence that are shown: its beginning, and it
 
 
 class Error(Exception):
-    """Something a user did; the command line prints the sentence and exits with 2."""
+    """Something a user did; the command line prints the sentence and exits with `status`."""
+
+    status = 2
 
     def __str__(self) -> str:
         """The sentence, in which nothing that a file says can command a terminal, begin a line or fill a page."""

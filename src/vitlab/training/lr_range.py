@@ -14,7 +14,7 @@ from vitlab.core.errors import Error
 from vitlab.core.progress import Progressing
 from vitlab.training.assembly import Run
 from vitlab.training.distribution import mean_over
-from vitlab.training.run import RunError
+from vitlab.training.run import StoppedError
 
 NUM = 100  # steps at most
 DECADES = 5  # of lrs
@@ -44,8 +44,10 @@ def find_lr(run: Run, *, signalled: Callable[[], int], progress: Progressing) ->
     optimizer, lrs, losses = run.plan.recipe.optimizer, list[float](), list[float]()
     least = LEAST.get(optimizer.name, 1e-5)
     for step, lr in enumerate(np.geomspace(least, least * 10**DECADES, NUM).tolist()):
-        if signalled():
-            raise RunError("Stopped while the learning rate was looked for: nothing is trained yet, start it again.")
+        if number := signalled():
+            raise StoppedError(
+                "Stopped while the learning rate was looked for: nothing is trained yet, start it again.", number
+            )
         made = run.stepper(step, lr / optimizer.lr)
         loss = run.stepper.read().get("loss", float("nan"))
         loss = mean_over(run.world, torch.tensor(loss, dtype=torch.float64, device=run.world.device)).item()

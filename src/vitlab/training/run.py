@@ -21,6 +21,14 @@ class RunError(Error):
     """A run folder that cannot be used as asked."""
 
 
+class StoppedError(RunError):
+    """A signal ended what leaves no run to resume."""
+
+    def __init__(self, sentence: str, number: int) -> None:
+        super().__init__(sentence)
+        self.status = 128 + number
+
+
 @contextlib.contextmanager
 def locked(folder: Path) -> Iterator[None]:
     """The folder for this process alone; a second run in it is refused. The lock dies with the process.

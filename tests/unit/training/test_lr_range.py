@@ -90,8 +90,9 @@ def test_a_signal_during_the_test_is_a_sentence_and_leaves_nothing(
     short: Recipe, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     signal_at(3, signal.SIGTERM, monkeypatch)
-    with pytest.raises(Error, match="nothing is trained yet"):
+    with pytest.raises(Error, match="nothing is trained yet") as stopped:
         run(short, tmp_path / "run")
+    assert stopped.value.status == 128 + signal.SIGTERM
     assert not (tmp_path / "run").exists()
 
 
