@@ -19,6 +19,7 @@ from short_runs import write_damaged_folder
 from vitlab.core.config import to_dict
 from vitlab.training import session
 from vitlab.training.recipe import Recipe
+from vitlab.training.run import locked
 
 SCRIPT = """
 import json, sys
@@ -184,6 +185,17 @@ def test_a_process_that_dies_ends_the_run_with_a_clear_message(exact: Recipe, tm
     session.resume(tmp_path / "run", device="cpu", show=False)
     session.train(exact, tmp_path / "whole", device="cpu", show=False)
     torch.testing.assert_close(weights(tmp_path / "run"), weights(tmp_path / "whole"), rtol=1e-4, atol=1e-5)
+
+
+def test_all_processes_are_told_of_a_folder_that_is_taken(exact: Recipe, tmp_path: Path) -> None:
+    said = "A run is under way in"
+    telling = "import sys\nsys.excepthook = lambda kind, error, _: print(f'{kind.__name__}: {error}', flush=True)\n"
+    with locked(tmp_path / "run"):
+        refused = launch(tmp_path / "run", exact, before=telling)
+    assert refused.returncode != 0
+    lines = refused.stdout.splitlines()
+    assert lines
+    assert all(line.startswith(f"RunError: {said}") for line in lines)
 
 
 def test_an_objectives_own_head_is_the_same_in_all_processes(exact: Recipe, tmp_path: Path) -> None:

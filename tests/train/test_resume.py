@@ -11,10 +11,11 @@ import pytest
 from torch import Tensor
 
 import vitlab
-from changing import changed, lose_at, signal_at, spoil_at
+from changing import before_step, changed, lose_at, signal_at, spoil_at
+from killing import differences
 from short_runs import write_damaged_folder
 from vitlab.api.train import run_folder
-from vitlab.core.errors import CheckpointError, ConfigError, Error
+from vitlab.core.errors import CheckpointError, ConfigError, DataError, Error
 from vitlab.data.batch import Batch
 from vitlab.models.contract import Model
 from vitlab.objectives.contract import Metrics
@@ -47,6 +48,25 @@ def test_a_signal_while_steps_are_skipped_leaves_the_last_good_checkpoint(
         assert run(changed(short, max_skipped=7), tmp_path / "run").status == 143
     assert steps_kept(tmp_path / "run")[-1] == 8
     assert resume(tmp_path / "run").step == 24
+
+
+def test_steps_before_the_data_fail_are_kept(short: Recipe, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A worker that was killed, say; while steps are skipped the last good checkpoint stays."""
+
+    def fail(stepper: Stepper) -> None:
+        raise DataError(f"step {stepper.state.progress.step}")
+
+    run(short, tmp_path / "whole")
+    for spoilt, step, kept in ((24, 5, 5), (24, 8, 8), (9, 13, 8)):
+        folder = tmp_path / f"{spoilt}-{step}"
+        with monkeypatch.context() as patch:
+            spoil_at(spoilt, patch)
+            before_step(step, fail, patch, Stepper)
+            with pytest.raises(DataError, match=f"step {step}"):
+                run(changed(short, max_skipped=7), folder)
+        assert steps_kept(folder)[-1] == kept
+        assert resume(folder).step == 24
+        assert differences(tmp_path / "whole", folder) == []
 
 
 def test_a_signal_before_any_step_was_made(short: Recipe, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

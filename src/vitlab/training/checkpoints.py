@@ -23,6 +23,7 @@ from vitlab.core.checksums import checksum, read_checksums, write_checksums
 from vitlab.core.config import from_dict
 from vitlab.core.errors import CheckpointError, Error
 from vitlab.core.files import free_path, sync
+from vitlab.training.distribution import group_device, shared
 from vitlab.training.state import Progress, State
 from vitlab.training.unpickling import INDEX, SafePlanner, SafeReader, read_index
 
@@ -48,7 +49,7 @@ def newest(folder: Path, say: Callable[[str], None]) -> Path | None:
     A damaged one is put aside where there is an older one, and said to be; else it is refused.
     """
     damaged: dict[Path, str] = {}
-    for step in _shared([step for step, _ in reversed(_named(folder))]):
+    for step in shared([step for step, _ in reversed(_named(folder))]):
         path = folder / _name(step)
         if (why := _damage(path)) is None:
             break
@@ -68,7 +69,7 @@ def newest(folder: Path, say: Callable[[str], None]) -> Path | None:
 
 def _damage(path: Path) -> str | None:
     """What is wrong with a checkpoint's files; None also of one from before there were checksums, if it is complete."""
-    why, sums = _shared(_expected(path) if _first() else (None, {}))
+    why, sums = shared(_expected(path) if _first() else (None, {}))
     if why is not None or not sums:
         return why
     found = _sums(path, list(sums))
@@ -96,7 +97,7 @@ def _sums(path: Path, names: Sequence[str]) -> dict[str, str]:
             with contextlib.suppress(OSError):
                 found[i] = torch.tensor(list(bytes.fromhex(checksum(path / name))))
     if not _alone():
-        found = found.to(_device())
+        found = found.to(group_device())
         dist.all_reduce(found)  # of which all but one are zeros
     return {name: bytes(row).hex() for name, row in zip(names, found.tolist(), strict=True)}
 
@@ -260,24 +261,6 @@ def _first() -> bool:
 
 def _name(step: int) -> str:
     return f"step-{step:09d}"
-
-
-def _device() -> torch.device:
-    """Where tensors have to be to go from process to process."""
-    return torch.device("cuda" if dist.get_backend() == "nccl" else "cpu")
-
-
-def _shared(value: Any) -> Any:
-    """The first process's value, one that JSON can say, in all."""
-    if _alone():
-        return value
-    content = torch.tensor(list(json.dumps(value).encode()) if _first() else [], dtype=torch.uint8, device=_device())
-    length = torch.tensor(len(content), device=_device())
-    dist.broadcast(length, 0)
-    if not _first():
-        content = torch.zeros(int(length.item()), dtype=torch.uint8, device=_device())
-    dist.broadcast(content, 0)
-    return json.loads(bytes(content.tolist()))
 
 
 def _wait() -> None:

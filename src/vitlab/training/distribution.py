@@ -5,12 +5,13 @@ import contextlib
 import dataclasses
 import gc
 import itertools
+import json
 import os
 import time
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import Literal, TypeAlias
+from typing import Any, Literal, TypeAlias
 
 import torch
 import torch.distributed as dist
@@ -190,6 +191,25 @@ def count_of(world: World, numbers: Collection[int], num: int) -> int:
     if world.size > 1:
         dist.all_reduce(found, dist.ReduceOp.MAX)
     return int(found.sum().item())
+
+
+def shared(value: Any) -> Any:
+    """The first process's value, one that JSON can say, in all."""
+    if not dist.is_initialized():
+        return value
+    first, device = dist.get_rank() == 0, group_device()
+    content = torch.tensor(list(json.dumps(value).encode()) if first else [], dtype=torch.uint8, device=device)
+    length = torch.tensor(len(content), device=device)
+    dist.broadcast(length, 0)
+    if not first:
+        content = torch.zeros(int(length.item()), dtype=torch.uint8, device=device)
+    dist.broadcast(content, 0)
+    return json.loads(bytes(content.tolist()))
+
+
+def group_device() -> torch.device:
+    """Where tensors have to be to go from process to process."""
+    return torch.device("cuda" if dist.get_backend() == "nccl" else "cpu")
 
 
 def any_of(world: World, flag: bool) -> bool:

@@ -10,7 +10,7 @@ import torch
 from safetensors import SafetensorError
 
 from vitlab.core.config import Choice, to_dict
-from vitlab.core.errors import Error
+from vitlab.core.errors import DataError, Error
 from vitlab.core.files import clear_up
 from vitlab.core.progress import stage
 from vitlab.core.record import environment, write_json
@@ -28,7 +28,7 @@ from vitlab.training import checkpoints, compiling, estimate, loop, lr_range
 from vitlab.training.adapters import hold_still
 from vitlab.training.assembly import Run, assemble, main_stream
 from vitlab.training.batch_norm import synchronize
-from vitlab.training.distribution import World, join, largest_of
+from vitlab.training.distribution import World, join, largest_of, shared
 from vitlab.training.execution import decide
 from vitlab.training.finish import RunOutcome, finish
 from vitlab.training.learner import Learner
@@ -128,12 +128,8 @@ def _run(
     stop = Stop()
     with contextlib.ExitStack() as stack:
         world = stack.enter_context(join(device))
-        if world.first:
-            stack.enter_context(locked(folder))
-            clear_up(folder, OWN)
+        _take_folder(folder, world, stack)
         stack.enter_context(stop.listening())
-        if world.size > 1:
-            torch.distributed.barrier()
         dataset = _open_data(recipe, folder)
         if not (folder / "data.json").exists():  # a run that is resumed keeps what it began with
             recipe = dataclasses.replace(recipe, augmentation=recipe.augmentation.without(dataset.changes_labels))
@@ -159,6 +155,21 @@ def _run(
                 f"This run lost one of its processes, whose own message says why; when that is mended,"
                 f" resume from the last checkpoint: {resuming(folder)}."
             ) from error
+
+
+def _take_folder(folder: Path, world: World, stack: contextlib.ExitStack) -> None:
+    """Lock a run's folder and clear it up, in the first process; where it cannot, all processes say the same."""
+    refusal = None
+    if world.first:
+        try:
+            stack.enter_context(locked(folder))
+            clear_up(folder, OWN)
+        except (Error, OSError) as error:
+            if world.size == 1:
+                raise
+            refusal = str(error)
+    if (said := shared(refusal)) is not None:
+        raise RunError(said)
 
 
 def _with_lr(plan: Plan, world: World, stop: Stop, view: ProgressView) -> Plan:
@@ -293,8 +304,25 @@ def _train(plan: Plan, world: World, stop: Stop, view: ProgressView, stack: cont
     if pace is not None:
         view.say(estimate.sentence(run, pace))
     view.begin(run.state.progress.step, pace)
-    ending = loop.run(run.state, run.stepper, plan.schedule, run.hooks(sinks, view), plan.recipe.batch_size)
+    hooks = run.hooks(sinks, view)
+    try:
+        ending = loop.run(run.state, run.stepper, plan.schedule, hooks, plan.recipe.batch_size)
+    except DataError:
+        _keep_steps(run, view)
+        raise
     return finish(run, ending, view)
+
+
+def _keep_steps(run: Run, view: ProgressView) -> None:
+    """A checkpoint of the steps that were made before the data failed, which a process alone can write."""
+    progress, folder = run.state.progress, run.plan.folder
+    last = max((step for step, _ in checkpoints.complete(folder / "checkpoints")), default=0)
+    if run.world.size > 1 or progress.step <= last or progress.skipped_in_a_row:
+        return
+    with contextlib.suppress(Error):  # the data's is the one to tell
+        run.stepper.keep()
+        checkpoints.write(folder / "checkpoints", run.state)
+        view.say(f"Step {progress.step:,} is kept; when the data are mended, {resuming(folder)} resumes there.")
 
 
 def _describe(plan: Plan, view: ProgressView, *, look: int) -> None:
