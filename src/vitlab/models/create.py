@@ -69,6 +69,8 @@ def change(config: Any, changes: Mapping[str, Any], *, where: str) -> Any:
         changes = with_arguments(config, changes)
     elif isinstance(config, ViTConfig) and "positions" in changes and config.positions_at == config.usual_place:
         changes = {"positions_at": None, **changes}  # other positions may have another place
+    if isinstance(config, ViTConfig) and changes.get("head") == "patches":
+        changes = {"patch_dropout": 0.0, **changes}  # which the source was trained with, and this head cannot be
     return replace(config, changes, where=where)
 
 

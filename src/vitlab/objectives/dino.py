@@ -21,6 +21,7 @@ from vitlab.models.contract import Model
 from vitlab.objectives.averaging import move_average
 from vitlab.objectives.block_masks import BlockMasks, block_masks
 from vitlab.objectives.contract import Metrics, Objective, ObjectiveKind, Setting
+from vitlab.objectives.patches import need_all_patches
 from vitlab.objectives.views import Crops, by_size, feature_std, patch_of
 from vitlab.objectives.whole_batch import gathered, total
 
@@ -104,6 +105,8 @@ class Dino(Objective):
         super().__init__()
         if options.patch_weight and not model.has_patches:
             raise ConfigError(f"{type(model).__name__} has no patches to mask: set objective.patch_weight to 0.")
+        if options.patch_weight:
+            need_all_patches(model, "iBOT (objective.patch_weight)")
         self.options, self.patch = options, patch_of(model)
         self.whole_batch = options.koleo > 0  # pyright: ignore[reportAttributeAccessIssue]
         self.seed = int(torch.randint(2**32, ()))  # torch's generator is seeded by the recipe here

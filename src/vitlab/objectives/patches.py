@@ -29,6 +29,7 @@ def patches_of(model: Model, what: str, *, subsets: bool = False) -> Patches:
     A hidden patch would show through its neighbours there. `subsets` is whether tokens are to be left out.
     """
     name, image = type(model).__name__, _image(model)
+    need_all_patches(model, what)
     with evaluating(model), torch.no_grad():
         pixels, grid = model.patches(image)  # refuses a family that has none
     if subsets and not model.takes_subsets:
@@ -49,6 +50,12 @@ def patches_of(model: Model, what: str, *, subsets: bool = False) -> Patches:
         )
     side = round((pixels.shape[2] / image.shape[1]) ** 0.5)
     return Patches(pixels.shape[1], grid, side, values.shape[2])
+
+
+def need_all_patches(model: Model, what: str) -> None:
+    """Refuse a model that leaves patches out in training, under an objective that chooses patches itself."""
+    if getattr(model.config, "patch_dropout", 0):
+        raise ConfigError(f"{what} decides by itself which patches the model sees: set model.patch_dropout to 0.")
 
 
 def reaching_patches(model: Model) -> frozenset[str]:

@@ -12,6 +12,7 @@ from tiny_vits import SIZES, random_vit
 from vitlab.core.errors import ConfigError
 from vitlab.models.create import create
 from vitlab.models.vit import ViT, ViTConfig
+from vitlab.objectives.dino import Dino, DinoOptions
 from vitlab.objectives.mae import MAEOptions, MaskedAutoencoder
 from vitlab.objectives.masked_patches import MaskedPatches, MaskedPatchesOptions
 from vitlab.objectives.patches import patches_of
@@ -135,6 +136,19 @@ def test_models_that_cannot_are_refused_in_a_sentence() -> None:
         MAEOptions(mask_ratio=1.0)
     with pytest.raises(ConfigError, match="objective.decoder_width must be a multiple of 4, not 6"):
         MAEOptions(decoder_width=6)
+
+
+def test_patch_dropout_is_refused_where_the_objective_chooses_patches() -> None:
+    """Which would otherwise be ignored: these leave out or hide patches between `patchify` and `place`."""
+    model = create("vit-digits", num_classes=0, depth=1, patch_dropout=0.5)
+    for what, build in {
+        "mae": lambda: MaskedAutoencoder(MAEOptions(**SMALL), model),
+        "masked-patches": lambda: MaskedPatches(MaskedPatchesOptions(), model),
+        r"iBOT \(objective.patch_weight\)": lambda: Dino(DinoOptions(patch_weight=1.0, out_dim=8), model),
+    }.items():
+        with pytest.raises(ConfigError, match=f"^{what} decides by itself .* set model.patch_dropout to 0"):
+            build()
+    Dino(DinoOptions(out_dim=8), model)  # whose student sees some patches of a view, and its teacher all
 
 
 def test_pictures_show_what_is_left_and_what_is_filled_in() -> None:

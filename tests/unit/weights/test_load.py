@@ -14,7 +14,7 @@ from vitlab.core.config import from_dict
 from vitlab.core.errors import CheckpointError, ConfigError, Error, UnknownNameError
 from vitlab.core.imagenet import imagenet_labels
 from vitlab.models import FAMILIES
-from vitlab.models.create import empty_model, family_of
+from vitlab.models.create import create, empty_model, family_of
 from vitlab.models.vit import ViT, ViTConfig
 from vitlab.models.zoo.rows import ZOO
 from vitlab.weights import hub
@@ -264,3 +264,13 @@ def test_a_mistyped_path_is_answered_with_the_nearest_one(
     for wrong, right in (("runs/pest", "runs/pets"), ("rusn/pets/model", "runs/pets/model"), ("pets", "runs/pets")):
         with pytest.raises(CheckpointError, match=rf"'{wrong}' is no file.*Did you mean {right}[,?]"):
             load(wrong)
+
+
+def test_a_model_that_was_trained_with_patch_dropout_gets_a_head_on_patches(tmp_path: Path) -> None:
+    save(create("vit-digits", depth=1, patch_dropout=0.5), tmp_path / "trained")
+    assert load(tmp_path / "trained").config.patch_dropout == 0.5
+    dense = load(tmp_path / "trained", num_classes=4, head="patches")
+    assert dense.config.patch_dropout == 0
+    assert dense.train()(torch.randn(2, 3, 8, 8)).shape == (2, 4, 8, 8)
+    with pytest.raises(ConfigError, match="every patch needs all of them"):
+        load(tmp_path / "trained", num_classes=4, head="patches", patch_dropout=0.5)
