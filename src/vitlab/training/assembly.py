@@ -217,17 +217,17 @@ def assemble(
 
 def _turns(plan: Plan, learner: Learner, modules: Mapping[str, nn.Module], execution: Execution) -> list[Turn]:
     """The phases, each with its module and optimizers."""
-    turns: list[Turn] = []
+    turns, lowest = list[Turn](), plan.recipe.schedule.end
     for name, phase in learner.phases.items():
         if phase.again is not None:
             first = next(turn for turn in turns if turn.name == phase.again)
-            turns.append(Turn(name, modules[name], first.optimizers, first.spec))
+            turns.append(Turn(name, modules[name], first.optimizers, first.spec, lowest=lowest))
             continue
         learner.turn(name)
         spec = dataclasses.replace(plan.recipe.optimizer, **phase.optimizer)
         own = [_trained(group) for group in learner.objective.param_groups()]
         optimizers = build(learner.model, [g for g in own if g["params"]], spec, on_device=execution.on_device)
-        turns.append(Turn(name, modules[name], optimizers, spec, lowest=plan.recipe.schedule.end))
+        turns.append(Turn(name, modules[name], optimizers, spec, lowest=lowest))
     return turns
 
 

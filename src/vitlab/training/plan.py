@@ -125,6 +125,11 @@ def make_plan(recipe: Recipe, folder: Path, dataset: DataSet, given: Given) -> P
             f"{recipe.objective.name} learns from images without labels too, and {dataset.name} has none: keep a part"
             " of the labels only (--data.labelled 0.1), or put images into a folder unlabelled/ beside train/."
         )
+    if recipe.model.train_only == "head" and not objective.scores_task:
+        raise ConfigError(
+            f"model.train_only=head freezes all but the head, and {recipe.objective.name} trains a model without one:"
+            " leave it out, or choose model.lora."
+        )
     if recipe.patience is not None and parts.val is None:
         raise ConfigError("patience waits for a better score on a held-out part, and there is none: hold one out.")
     pace = Pace(recipe.batch_size, len(parts.train))

@@ -185,6 +185,11 @@ def _with_lr(plan: Plan, world: World, stop: Stop, view: ProgressView) -> Plan:
     with contextlib.ExitStack() as stack, stage("Looking for the learning rate", shown=view.shown) as progress:
         quiet = ProgressView(total, shown=False)
         run = _assembled(rehearsal, world, stop, quiet, None, stack, capture=False).run
+        if len(run.state.learner.phases) > 1:
+            raise lr_range.LrRangeError(
+                f"No learning rate was looked for: a range test follows one loss, and the players of"
+                f" {recipe.objective.name} take turns with a loss each. Give one (--optimizer.lr)."
+            )
         found = lr_range.find_lr(run, signalled=run.scoring.signalled, progress=progress)
     if world.first:
         write_json(plan.folder / LR_RANGE, dataclasses.asdict(found))

@@ -13,7 +13,9 @@ from scipy.ndimage import gaussian_filter1d
 
 from changing import changed, lose_at, signal_at
 from short_runs import short, small_set
+from vitlab.core.config import Choice
 from vitlab.core.errors import Error
+from vitlab.data.augmentation import Augmentation
 from vitlab.recipes import find_recipe
 from vitlab.training import lr_range, session
 from vitlab.training.lr_range import WIDTH, LrRange, LrRangeError, choose, risen, smoothed
@@ -84,6 +86,17 @@ def test_a_run_is_that_of_the_rate_that_was_found_also_when_it_is_lost_and_resum
     assert session.resume(tmp_path / "lost", device="cpu", show=False).step == 24
     one, *others = (load_file(folder / "model" / "model.safetensors") for folder in (found, given, tmp_path / "lost"))
     assert all(torch.equal(one[name], other[name]) for other in others for name in one)
+
+
+def test_players_that_take_turns_have_no_one_loss_to_follow(short: Recipe, tmp_path: Path) -> None:
+    few = {
+        "data.labelled": 0.5,
+        "objective": Choice("meta-pseudo-labels", {"ratio": 2}),
+        "augmentation": Augmentation(),
+    }
+    with pytest.raises(LrRangeError, match="meta-pseudo-labels take turns with a loss each. Give one"):
+        run(changed(short, **few), tmp_path / "run")
+    assert not (tmp_path / "run").exists()
 
 
 def test_a_signal_during_the_test_is_a_sentence_and_leaves_nothing(

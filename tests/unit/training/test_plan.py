@@ -146,6 +146,13 @@ def test_patience_needs_a_held_out_part(short: Recipe) -> None:
     assert plan_of(changed(short, patience=2)).parts.val is not None
 
 
+def test_a_head_alone_is_refused_where_there_is_none(short: Recipe) -> None:
+    recipe = changed(short, **{"model.train_only": "head", "objective": Choice("simclr")})
+    with pytest.raises(ConfigError, match="simclr trains a model without one"):
+        plan_of(recipe)
+    assert plan_of(changed(short, **{"model.train_only": "head"})).scores_task
+
+
 def test_a_given_objective_is_given_again(short: Recipe) -> None:
     recipe = with_given(short, Given(objective=Alone()))
     assert recipe.objective == Choice("given:Alone")

@@ -1,5 +1,6 @@
 """SAM, ASAM and GSAM against NumPy in float64, each other, and what their papers say of them."""
 
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -8,17 +9,22 @@ import torch
 from torch import Tensor, nn
 
 from batches import labelled, stepping
-from vitlab.core.config import to_dict
+from changing import before_step, changed
+from short_runs import small_set
+from vitlab.core.config import Choice, to_dict
 from vitlab.data.batch import Batch
 from vitlab.models.create import create
 from vitlab.objectives.cross_entropy import CrossEntropy
 from vitlab.objectives.supervised import Supervised
+from vitlab.recipes import find_recipe
+from vitlab.training import session
 from vitlab.training.optimizers import Optimizer
 from vitlab.training.recipe import Recipe, read_recipe
 from vitlab.training.sam import Perturbation
 from vitlab.training.state import State
 from vitlab.training.step import Stepper
 
+__all__ = ["small_set"]
 KINDS: dict[str, dict[str, Any]] = {
     "sam": {"sam": 0.5},
     "asam": {"sam": 0.5, "sam_kind": "asam", "sam_eta": 0.1},
@@ -150,6 +156,30 @@ def test_gsams_radius_follows_the_lr(lowest: float, factor: float, rho: float) -
     perturbation = Perturbation([nn.Parameter(torch.ones(1))], spec, lowest)
     perturbation.set_radius(factor)
     assert perturbation.rho.item() == pytest.approx(rho)
+
+
+def test_all_turns_of_a_player_have_the_same_radius(
+    small_set: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Between its ends by the schedule's lowest lr, also in the turns that come again."""
+    critic = {"critic_patch": 2, "critic_width": 8, "critic_depth": 1, "critic_heads": 2, "n_critic": 3}
+    recipe = changed(
+        find_recipe("transgan-digits"),
+        **{"data.source": str(small_set), "schedule.total": "1 steps", "schedule.end": 0.2},
+        objective=Choice("transgan", {**critic, "gradient_penalty": 0.0}),
+        **{"optimizer.sam": 0.5, "optimizer.sam_kind": "gsam", "optimizer.sam_rho_min": 0.1},
+    )
+    found: list[float] = []
+
+    def look(stepper: Stepper) -> None:
+        for turn in stepper.turns:
+            turn.set_factor(0.6)
+            assert turn.perturbation is not None
+            found.append(turn.perturbation.rho.item())
+
+    before_step(0, look, monkeypatch, Stepper)
+    session.train(recipe, tmp_path / "run", device="cpu", show=False)
+    assert found == pytest.approx([0.3] * 4)
 
 
 @pytest.mark.parametrize("factor", [0.1, 1.0])
