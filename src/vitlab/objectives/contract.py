@@ -98,7 +98,7 @@ class Objective(nn.Module, ABC):
         """Its own parameters in groups, as torch's optimizers take them; by default with the model's lr and decay.
 
         A group's `lr_scale` is a factor of the model's lr, its `weight_decay` takes the place of the model's. With
-        `inner` they are matrices of layers, which Muon trains.
+        `inner` they are matrices of layers, which Muon trains. Another player of a model's kind is a `model_group`.
         """
         own = [parameter for parameter in self.parameters() if parameter.requires_grad]
         vectors = [parameter for parameter in own if parameter.ndim < 2]
@@ -120,6 +120,12 @@ class Objective(nn.Module, ABC):
         """Pictures of its predictions for a few held-out images, which the run's report shows; None: it has none."""
         del model, batch
         return None
+
+
+def model_group(player: Model, lr_scale: float = 1.0) -> dict[str, Any]:
+    """A group of `param_groups`: a player whose parameters have lrs and decay as those of the run's model have."""
+    own = [parameter for parameter in player.parameters() if parameter.requires_grad]
+    return {"params": own, "model": player, "lr_scale": lr_scale}
 
 
 @final

@@ -10,7 +10,7 @@ from typing import Any, ClassVar, Literal, final
 
 import torch
 from jaxtyping import Float, Int
-from torch import Tensor, nn
+from torch import Tensor
 
 from vitlab.core.bounds import NonNegativeFloat, PositiveFloat, PositiveInt, Probability
 from vitlab.core.errors import ConfigError
@@ -19,7 +19,7 @@ from vitlab.data.batch import Batch, Stream
 from vitlab.data.contract import UNLABELLED, Split
 from vitlab.data.streams import StreamPlan
 from vitlab.models.contract import Model, evaluating
-from vitlab.objectives.contract import Metrics, Objective, ObjectiveKind, Phase, Setting
+from vitlab.objectives.contract import Metrics, Objective, ObjectiveKind, Phase, Setting, model_group
 from vitlab.objectives.cross_entropy import CrossEntropy
 from vitlab.objectives.unlabelled import (
     LABELLED,
@@ -30,9 +30,6 @@ from vitlab.objectives.unlabelled import (
     weak_view,
 )
 from vitlab.objectives.whole_batch import num_processes, total
-
-KERNELS = (nn.Linear, nn.Conv1d, nn.Conv2d, nn.Conv3d)
-NO_DECAY: dict[str, Any] = {"weight_decay": 0.0}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -78,6 +75,7 @@ class MetaPseudoLabels(Objective):
     whole_batch: ClassVar[bool] = True  # h is one number for all images of a step
 
     before: Tensor
+    measured_at: Tensor
     change: Tensor
     baseline: Tensor
 
@@ -87,6 +85,11 @@ class MetaPseudoLabels(Objective):
         super().__init__()
         if criterion.kind != "softmax":
             raise ConfigError("A pseudo-label is one class per image: this objective needs loss.kind='softmax'.")
+        if options.teacher_start == "fresh" and not all(p.requires_grad for p in model.parameters()):
+            raise ConfigError(
+                "A fresh teacher of which a part is frozen, as model.lora and model.train_only have it, would label"
+                " images by random weights: set objective.teacher_start to student, or train all of the model."
+            )
         self.options, self.criterion, self.unlabelled, self.target = options, criterion, unlabelled, target
         self.seed = int(torch.randint(2**32, ()))  # torch's generator is seeded by the recipe here
         self.player = copy.deepcopy(model).train()
@@ -94,6 +97,8 @@ class MetaPseudoLabels(Objective):
             self.player.to("cpu").initialize()  # the same on every device
         self.pseudo: Tensor | None = None  # what the student was taught in this step
         self.register_buffer("before", torch.zeros(()), persistent=False)  # the student's labelled loss before its step
+        # the progress of the step that it is of; SAM's second pass is over other weights
+        self.register_buffer("measured_at", torch.full((), -1.0), persistent=False)
         self.register_buffer("change", torch.zeros(()), persistent=False)  # h of this step
         self.register_buffer("baseline", torch.zeros(()))
 
@@ -110,37 +115,29 @@ class MetaPseudoLabels(Objective):
         )
 
     def param_groups(self) -> list[dict[str, Any]]:
-        """The teacher's, as the student's are: kernels decay."""
-        kernels = {id(module.weight) for module in self.player.modules() if isinstance(module, KERNELS)}
-        groups: dict[tuple[bool, bool], list[nn.Parameter]] = {}
-        for name, parameter in self.player.named_parameters():
-            if parameter.requires_grad:
-                decays = id(parameter) in kernels
-                inner = decays and parameter.ndim == 2 and not name.startswith(("head.", "projection."))
-                groups.setdefault((decays, inner), []).append(parameter)
-        return [
-            {"params": own, "lr_scale": self.options.teacher_lr, "inner": inner, **({} if decays else NO_DECAY)}
-            for (decays, inner), own in groups.items()
-        ]
+        """The teacher's, as the student's are."""
+        return [model_group(self.player, self.options.teacher_lr)]
 
     def loss(self, model: Model, batch: Batch, progress: Float[Tensor, ""]) -> tuple[Float[Tensor, ""], Metrics]:
         """The student's: the teacher's labels of strong views."""
         labelled, unlabelled = _streams(batch)
         measured, right = self._measured(model, labelled)
-        self.before.copy_(measured)
+        self.before.copy_(torch.where(progress == self.measured_at, self.before, measured))
+        self.measured_at.copy_(progress)
         with torch.no_grad(), evaluating(self.player):
             self.pseudo = self.drawn(_wide(self.player(unlabelled.views[1])), unlabelled.places)
         answers = _wide(model(unlabelled.views[1]))
         loss = cross_entropy(answers, self._smoothed(self.pseudo)).mean()
-        learns = (progress >= self.options.wait).to(loss.dtype)
+        loss = torch.where(progress >= self.options.wait, loss, loss.detach())
         agreement = (answers.argmax(dim=-1) == self.pseudo.argmax(dim=-1)).float().mean()
-        return loss * learns, {"accuracy": right, "agreement": agreement}
+        return loss, {"accuracy": right, "agreement": agreement}
 
     def teach(self, model: Model, batch: Batch, progress: Float[Tensor, ""]) -> tuple[Float[Tensor, ""], Metrics]:
         """The teacher's, after the student's step."""
         options, (labelled, unlabelled) = self.options, _streams(batch)
         after, _ = self._measured(model, labelled)
         self.change.copy_((after - self.before) * (-1 if options.sign == "theory" else 1))
+        self.measured_at.fill_(-1)
         with torch.no_grad(), evaluating(self.player):
             wanted = (_wide(self.player(unlabelled.views[0])) / options.temperature).softmax(dim=-1)
             sure = (wanted.amax(dim=-1) >= options.threshold).float()

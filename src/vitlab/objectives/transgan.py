@@ -4,7 +4,7 @@ import dataclasses
 import functools
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Literal, TypeAlias, cast, final
+from typing import Any, Literal, TypeAlias, cast, final
 
 import torch
 import torch.nn.functional as F
@@ -22,7 +22,7 @@ from vitlab.models.contract import Model
 from vitlab.models.generator import Generator, is_generator
 from vitlab.models.vit import ViT
 from vitlab.models.vit_config import ViTConfig
-from vitlab.objectives.contract import Metrics, Objective, ObjectiveKind, Phase, Setting
+from vitlab.objectives.contract import Metrics, Objective, ObjectiveKind, Phase, Setting, model_group
 from vitlab.objectives.diff_augment import Change, diff_augment
 from vitlab.objectives.shown import Shown
 
@@ -81,6 +81,9 @@ class TransGAN(Objective):
             *(Phase(name, functools.partial(self.told_apart, turn=name), again=first) for name in others),
             Phase("generator", self.taken_for_real, lambda name: name.startswith("model.")),
         )
+
+    def param_groups(self) -> list[dict[str, Any]]:
+        return [model_group(self.critic)]
 
     def streams(self, main: StreamPlan) -> tuple[StreamPlan, ...]:
         """For each turn of the critic images of its own."""

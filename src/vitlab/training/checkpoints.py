@@ -182,8 +182,10 @@ def read(path: Path, state: State) -> None:
     try:
         progress = progress_of(path)
         tensors = state.tensors()
+        groups = tensors["optimiser"].pop("param_groups")  # settings are the recipe's, however parameters were grouped
         with _quiet():
             dcp.load(tensors, storage_reader=SafeReader(path), planner=SafePlanner(), no_dist=_alone())
+        tensors["optimiser"]["param_groups"] = groups
     except (Exception, dcp.CheckpointException) as error:  # the latter is a BaseException
         raise _unreadable(path, _reason(error)) from error
     state.restore(tensors)

@@ -128,6 +128,21 @@ def build(
 
     `on_device` keeps their rates and step counts on the GPU, so that a step can be captured in a graph.
     """
+    settings = _of_model(model, spec)
+    for group in extra:
+        player, lr_scale = group.get("model"), group.get("lr_scale", 1.0)
+        settings += [_extra(group, spec)] if player is None else _of_model(player, spec, lr_scale)
+    if not settings:
+        raise ConfigError("No parameter is left to train: freeze less.")
+    if spec.name != "muon":
+        return [_one(spec.name, settings, spec, on_device)]
+    inner = [group for group in settings if group["inner"]]
+    outer = [group for group in settings if not group["inner"]]
+    return [_one(name, part, spec, on_device) for name, part in (("muon", inner), ("adamw", outer)) if part]
+
+
+def _of_model(model: Model, spec: Optimizer, lr_scale: float = 1.0) -> list[dict[str, Any]]:
+    """A model's parameters in groups of one kind each; `lr_scale` is a factor of all rates."""
     groups: dict[tuple[float, bool, bool, float, bool], list[nn.Parameter]] = {}
     kind_of = kinds(model, spec)
     head_decay = spec.weight_decay if spec.head_weight_decay is None else spec.head_weight_decay
@@ -137,18 +152,15 @@ def build(
             inner = kind.matrix and kind.decays and not name.startswith(("head.", "projection."))
             decay = head_decay if name.startswith("head.") else spec.weight_decay
             groups.setdefault((kind.lr_scale, kind.decays, inner, decay, kind.expert), []).append(parameter)
-    settings = [
-        {"params": parameters, "rate": lr, "weight_decay": decay + spec.l2 if decays else 0.0, "inner": inner}
+    return [
+        {
+            "params": parameters,
+            "rate": lr * lr_scale,
+            "weight_decay": decay + spec.l2 if decays else 0.0,
+            "inner": inner,
+        }
         for (lr, decays, inner, decay, _), parameters in groups.items()
     ]
-    settings += [_extra(group, spec) for group in extra]
-    if not settings:
-        raise ConfigError("No parameter is left to train: freeze less.")
-    if spec.name != "muon":
-        return [_one(spec.name, settings, spec, on_device)]
-    inner = [group for group in settings if group["inner"]]
-    outer = [group for group in settings if not group["inner"]]
-    return [_one(name, part, spec, on_device) for name, part in (("muon", inner), ("adamw", outer)) if part]
 
 
 def _extra(group: Mapping[str, Any], spec: Optimizer) -> dict[str, Any]:

@@ -2,11 +2,13 @@
 
 import copy
 import itertools
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 from batches import stepping
@@ -14,6 +16,8 @@ from tiny_vits import SIZES, random_vit
 from vitlab.core.errors import ConfigError
 from vitlab.data.batch import Batch, Stream
 from vitlab.data.contract import Split
+from vitlab.models.contract import evaluating
+from vitlab.models.create import create
 from vitlab.models.outside import wrap
 from vitlab.models.vit import ViT, ViTConfig
 from vitlab.objectives.cross_entropy import CrossEntropy
@@ -253,6 +257,7 @@ def test_a_student_that_waits_gets_no_gradient() -> None:
     for progress, moves in ((0.4999, False), (0.5, True)):
         student.zero_grad()
         loss, _ = objective.loss(student, batch, torch.tensor(progress))
+        assert loss.item() > 0.5  # what it has still to learn is logged meanwhile
         loss.backward()
         gradients = [parameter.grad for parameter in student.parameters()]
         assert all(gradient is not None for gradient in gradients)
@@ -329,23 +334,75 @@ def test_a_fresh_teacher_has_weights_of_its_own_and_the_students_trained_ones_by
     assert own.product(student) is student
 
 
-def test_the_teacher_decays_as_the_student_does() -> None:
-    student = tiny()
+@pytest.mark.parametrize("name", ["vit-digits", "wrn-28-2", "vmoe-b16-every2"])
+@pytest.mark.parametrize("optimizer", ["adamw", "muon"])
+def test_the_teacher_is_trained_as_the_student_is(name: str, optimizer: Any) -> None:
+    """Also kernels of convolutions by Muon, experts, the head's own rates and those that fall from layer to layer."""
+    sizes = {
+        "vit-digits": {"depth": 2, "positions": "learned2d"},
+        "wrn-28-2": {"layers": (1, 1), "width": 16},
+        "vmoe-b16-every2": {
+            "image_size": (16, 16),
+            "patch_size": 8,
+            "width": 16,
+            "depth": 2,
+            "mlp_dim": 32,
+            "heads": 2,
+        },
+    }
+    student = create(name, num_classes=3, **sizes[name])
     objective = made(student, teacher_lr=2.0)
-    spec = Optimizer(name="muon", weight_decay=0.1)
+    spec = Optimizer(
+        name=optimizer,
+        weight_decay=0.1,
+        layer_decay=0.5,
+        head_lr_scale=10.0,
+        head_weight_decay=0.0,
+    )
     learner = Learner(student, objective)
     learner.turn("student")
-    ours = {id(p): group for o in build(student, [], spec) for group in o.param_groups for p in group["params"]}
+    ours = _settings(build(student, [], spec))
     learner.turn("teacher")
-    theirs = {
-        id(p): group
-        for o in build(student, objective.param_groups(), spec)
-        for group in o.param_groups
-        for p in group["params"]
-    }
+    theirs = _settings(build(student, objective.param_groups(), spec))
     pairs = list(zip(student.named_parameters(), objective.player.parameters(), strict=True))
     assert len(theirs) == len(ours) == len(pairs)
-    for (name, own), other in pairs:
-        for field in ("weight_decay", "inner"):
-            assert theirs[id(other)][field] == ours[id(own)][field], (name, field)
-        assert theirs[id(other)]["rate"] == 2 * ours[id(own)]["rate"]
+    for (own_name, own), other in pairs:
+        kind, rate, decay = ours[id(own)]
+        assert theirs[id(other)] == (kind, 2 * rate, decay), own_name
+
+
+def _settings(optimizers: list[torch.optim.Optimizer]) -> dict[int, tuple[str, float, float]]:
+    """What trains each parameter, with which factor of the lr and which decay."""
+    return {
+        id(p): (type(each).__name__, group["rate"], group["weight_decay"])
+        for each in optimizers
+        for group in each.param_groups
+        for p in group["params"]
+    }
+
+
+def test_a_fresh_teacher_is_refused_where_a_part_of_it_would_stay_random() -> None:
+    student = tiny()
+    student.projection.requires_grad_(False)
+    with pytest.raises(ConfigError, match="set objective.teacher_start to student"):
+        made(student, teacher_start="fresh")
+    assert not made(student).player.projection.weight.requires_grad  # pyright: ignore[reportAttributeAccessIssue]
+
+
+@pytest.mark.parametrize("sam", [None, 0.5])
+def test_with_sam_too_the_feedback_is_of_the_students_own_weights(sam: float | None) -> None:
+    """Its second pass is over weights uphill, where the labelled loss is another."""
+    student, batch = tiny(), batch_of()
+    objective = made(student, baseline_rate=0.0)
+    feed: Any = SimpleNamespace(batch=lambda _: batch, damaged={}, close=lambda: None)
+    _, stepper = stepping(student, objective, Optimizer(name="sgd", lr=0.1, momentum=0.0, sam=sam), feed)
+    for step in range(2):
+        before = _labelled_loss(student, batch)
+        assert stepper(step, 1.0)
+        assert objective.change.item() == pytest.approx(_labelled_loss(student, batch) - before, abs=1e-6)
+
+
+def _labelled_loss(student: ViT, batch: Batch) -> float:
+    labelled = batch.streams["labelled"]
+    with evaluating(student), torch.no_grad():
+        return F.cross_entropy(student(labelled.views[0]), labelled.targets["label"]).item()

@@ -5,6 +5,7 @@ from typing import Any, get_args
 import numpy as np
 import pytest
 import torch
+from torch import nn
 
 from vitlab.core.errors import ConfigError
 from vitlab.data.augmentation import Augmentation
@@ -21,6 +22,7 @@ from vitlab.objectives import transgan
 from vitlab.objectives.contract import Setting
 from vitlab.objectives.transgan import Kind, TransGAN, TransGANOptions, critic_losses, generator_losses, slopes
 from vitlab.training.learner import Learner
+from vitlab.training.optimizers import Optimizer, build
 
 NOW = torch.zeros(())
 SMALL: dict[str, Any] = {"critic_patch": 4, "critic_width": 8, "critic_depth": 1, "critic_heads": 2}
@@ -159,6 +161,19 @@ def test_the_generator_alone_learns_in_its_turn() -> None:
     learner.zero_grad()
     learner(batch_of(), NOW, "generator")[0].backward()
     assert all(parameter.grad is None for parameter in objective.critic.parameters())
+
+
+def test_of_the_critic_too_kernels_alone_decay() -> None:
+    model, objective = players()
+    learner = Learner(model, objective)
+    learner.turn("critic")
+    [optimizer] = build(model, objective.param_groups(), Optimizer(weight_decay=0.1))
+    names = {id(parameter): name for name, parameter in objective.critic.named_parameters()}
+    found = {names[id(p)]: group["weight_decay"] for group in optimizer.param_groups for p in group["params"]}
+    assert found.keys() == set(names.values())
+    kernels = {f"{name}.weight" for name, module in objective.critic.named_modules() if isinstance(module, nn.Linear)}
+    assert {name for name, decay in found.items() if decay} == kernels
+    assert {"prefix", "positions.0.table"} <= found.keys() - kernels
 
 
 def test_what_it_shows() -> None:

@@ -303,6 +303,28 @@ def test_players_that_take_turns_go_on_to_the_bit(tmp_path: Path) -> None:
     assert all(torch.equal(value, theirs[name]) for name, value in ours.items())
 
 
+def test_a_checkpoint_resumes_where_parameters_are_grouped_otherwise(tmp_path: Path) -> None:
+    """As by a later version: each keeps what its optimizer knows of it, and has this run's settings."""
+
+    class Together(Headed):
+        def param_groups(self) -> list[dict[str, Any]]:
+            return [{"params": list(self.parameters()), "lr_scale": 0.5}]
+
+    spec = Optimizer(weight_decay=0.1)
+    first, step = stepping(create("vit-digits", depth=1), Together(), spec, Batches())
+    step(0, 1.0)
+    path = checkpoints.write(tmp_path / "kept", first)
+    again, _ = stepping(create("vit-digits", depth=1), Headed(), spec, Batches())
+    checkpoints.read(path, again)
+    for own, other in zip(first.learner.parameters(), again.learner.parameters(), strict=True):
+        assert torch.equal(own, other)
+        known = [state.all_optimizers[0].state[p] for state, p in ((first, own), (again, other))]
+        assert known[0].keys() == known[1].keys()
+        assert all(torch.equal(known[0][name], known[1][name]) for name in known[0])
+    of_head = again.all_optimizers[0].param_groups[-2:]
+    assert [(group["rate"], group["weight_decay"]) for group in of_head] == [(1.0, 0.1), (1.0, 0.0)]
+
+
 def test_an_objectives_groups_may_have_their_own_rate_and_decay() -> None:
     class Slow(Headed):
         def param_groups(self) -> list[dict[str, Any]]:

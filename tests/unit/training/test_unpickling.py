@@ -75,13 +75,13 @@ def test_an_index_that_would_run_something(path: Path, state: State, tmp_path: P
 
 
 def test_a_value_that_would_run_something(path: Path, state: State, tmp_path: Path) -> None:
-    """In the place of an optimizer's setting, which torch unpickles; appended to the file, and its place changed."""
-    marker, name = tmp_path / "ran", "optimiser.param_groups.0.weight_decay"
+    """In the place of a weight, said to be an object, which torch unpickles; it is appended to the file."""
+    marker, name = tmp_path / "ran", "model.model.head.weight"
     metadata = FileSystemReader(path).read_metadata()
-    assert isinstance(metadata.state_dict_metadata[name], BytesStorageMetadata)
+    metadata.state_dict_metadata[name] = BytesStorageMetadata()
     value = io.BytesIO()
     torch.save(Runs(marker), value)
-    place = metadata.storage_data[MetadataIndex(name)]
+    place = metadata.storage_data[MetadataIndex("optimiser.param_groups.0.weight_decay")]
     file = path / place.relative_path
     start = file.stat().st_size
     with file.open("ab") as stream:
