@@ -42,6 +42,11 @@ class MAEOptions:
         check_fields(self, "objective.")
         if self.decoder_width % 4:
             raise ConfigError(f"objective.decoder_width must be a multiple of 4, not {self.decoder_width}.")
+        if self.decoder_width % self.decoder_heads:
+            raise ConfigError(
+                f"objective.decoder_width ({self.decoder_width}) must be a multiple of objective.decoder_heads"
+                f" ({self.decoder_heads})."
+            )
 
 
 @final

@@ -52,6 +52,11 @@ class TransGANOptions:
 
     def __post_init__(self) -> None:
         check_fields(self, "objective.")
+        if self.critic_width % self.critic_heads:
+            raise ConfigError(
+                f"objective.critic_width ({self.critic_width}) must be a multiple of objective.critic_heads"
+                f" ({self.critic_heads})."
+            )
 
 
 @final
@@ -166,6 +171,12 @@ def slopes(critic: torch.nn.Module, images: Float[Tensor, "b c h w"]) -> Float[T
 
 
 def _critic(options: TransGANOptions, model: Generator) -> ViT:
+    height, width = model.config.image_size
+    if height % options.critic_patch or width % options.critic_patch:
+        raise ConfigError(
+            f"The generator makes images of {height} x {width} px, which patches of {options.critic_patch} px do not"
+            " divide: choose another objective.critic_patch."
+        )
     config = ViTConfig(
         image_size=model.config.image_size,
         patch_size=options.critic_patch,

@@ -261,10 +261,14 @@ def _compile(
 
 
 def main_stream(plan: Plan, split: Split, preprocess: Preprocess) -> StreamPlan:
-    """A split in one view, as the recipe augments it, with the task's target where the model answers the task."""
-    recipe = plan.recipe
-    weights = balanced_weights(split.label) if recipe.data.balanced else None
-    order = Order(recipe.seed, len(split), repeats=recipe.data.repeats, weights=weights)
+    """A split in one view, as the recipe augments it, with the task's target where the model answers the task.
+
+    What is held out is seen once, each image of it, however the training part is drawn.
+    """
+    recipe, order = plan.recipe, Order(plan.recipe.seed, len(split))
+    if split is plan.parts.train:
+        weights = balanced_weights(split.label) if recipe.data.balanced else None
+        order = Order(recipe.seed, len(split), repeats=recipe.data.repeats, weights=weights)
     view = View(recipe.augmentation, preprocess.size)
     targets = (plan.task.target,) if plan.scores_task and plan.task.target else ()
     until = plan.mixed * recipe.batch_size if plan.mixed < plan.schedule.total else None

@@ -130,6 +130,11 @@ def make_plan(recipe: Recipe, folder: Path, dataset: DataSet, given: Given) -> P
             f"model.train_only=head freezes all but the head, and {recipe.objective.name} trains a model without one:"
             " leave it out, or choose model.lora."
         )
+    if recipe.data.balanced and "label" not in parts.train.targets:
+        raise ConfigError(
+            f"data.balanced draws every class equally often, and the images of {dataset.name} that"
+            f" {recipe.objective.name} trains on have no labels: leave it out."
+        )
     if recipe.patience is not None and parts.val is None:
         raise ConfigError("patience waits for a better score on a held-out part, and there is none: hold one out.")
     pace = Pace(recipe.batch_size, len(parts.train))

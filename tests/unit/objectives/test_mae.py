@@ -136,6 +136,8 @@ def test_models_that_cannot_are_refused_in_a_sentence() -> None:
         MAEOptions(mask_ratio=1.0)
     with pytest.raises(ConfigError, match="objective.decoder_width must be a multiple of 4, not 6"):
         MAEOptions(decoder_width=6)
+    with pytest.raises(ConfigError, match=r"objective.decoder_width \(16\) must be a multiple of .*heads \(3\)"):
+        MAEOptions(decoder_width=16, decoder_heads=3)
 
 
 def test_patch_dropout_is_refused_where_the_objective_chooses_patches() -> None:

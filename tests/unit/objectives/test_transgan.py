@@ -196,3 +196,10 @@ def test_a_model_of_images_is_refused() -> None:
     setting = Setting(model=model, dataset=nothing, target="", criterion=none)
     with pytest.raises(ConfigError, match="trains a generator, and ViT makes no images: choose one"):
         transgan.build(TransGANOptions(), setting)
+
+
+def test_a_critic_that_cannot_be_is_refused_by_its_options() -> None:
+    with pytest.raises(ConfigError, match=r"objective.critic_width \(8\) must be a multiple of .*critic_heads \(3\)"):
+        players(critic_heads=3)
+    with pytest.raises(ConfigError, match="images of 8 x 8 px, which patches of 3 px do not divide.*critic_patch"):
+        players(critic_patch=3)

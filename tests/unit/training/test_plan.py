@@ -13,6 +13,7 @@ from changing import changed
 from short_runs import short, small_set
 from vitlab.core.config import Choice, to_dict
 from vitlab.core.errors import ConfigError, DataError, Error, UnknownNameError
+from vitlab.data.augmentation import Augmentation
 from vitlab.data.batch import Batch
 from vitlab.data.contract import DataSet, Split
 from vitlab.models.contract import Model
@@ -144,6 +145,26 @@ def test_patience_needs_a_held_out_part(short: Recipe) -> None:
     with pytest.raises(ConfigError, match="patience waits for a better score on a held-out part, and there is none"):
         plan_of(changed(short, patience=2, **{"data.val_fraction": 0.0}))
     assert plan_of(changed(short, patience=2)).parts.val is not None
+
+
+@pytest.mark.parametrize("drawn", [{"data.repeats": 3}, {"data.balanced": True}])
+def test_each_held_out_image_is_seen_once_however_training_images_are_drawn(
+    short: Recipe, drawn: dict[str, object]
+) -> None:
+    plan = plan_of(changed(short, objective=Choice("simclr"), augmentation=Augmentation(), **drawn))
+    assert plan.parts.val is not None
+    held, trained = (
+        main_stream(plan, split, create("vit-digits").preprocess).order for split in (plan.parts.val, plan.parts.train)
+    )
+    assert sorted(held.index(place) for place in range(held.num)) == list(range(len(plan.parts.val)))
+    assert len({trained.index(place) for place in range(trained.num)}) < len(plan.parts.train)
+
+
+def test_classes_cannot_be_drawn_alike_where_images_have_none(short: Recipe) -> None:
+    few = {"data.balanced": True, "data.labelled": 0.5, "augmentation": Augmentation()}
+    with pytest.raises(ConfigError, match=r"data.balanced draws .* simclr trains on have no labels: leave it out"):
+        plan_of(changed(short, objective=Choice("simclr"), **few))
+    assert plan_of(changed(short, objective=Choice("fixmatch"), **few)).recipe.data.balanced
 
 
 def test_a_head_alone_is_refused_where_there_is_none(short: Recipe) -> None:
