@@ -73,6 +73,30 @@ def test_a_table_and_the_pictures_sorted_or_drawn(
     assert "give a folder with --out" in capsys.readouterr().err
 
 
+def test_what_cannot_be_written_is_said_before_the_model_answers(
+    source: str, photos: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def answers(*_: object, **__: object) -> None:
+        pytest.fail("the model was asked")
+
+    monkeypatch.setattr("vitlab.api.predict", answers)
+    file = photos / "green.jpg"
+    for option in (["--csv", str(photos)], ["--csv", str(file / "a.csv")], ["--out", str(file)]):
+        assert main(["predict", str(photos), "--model", source, *option]) == 2
+        assert capsys.readouterr().err.startswith("vitlab: ")
+
+
+def test_answers_that_cannot_be_written_are_shown(
+    source: str, photos: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    before = (photos / "a red one.png").read_bytes()
+    assert main(["predict", str(photos), "--model", source, "--draw", "--out", str(photos), "--top", "1"]) == 2
+    printed = capsys.readouterr()
+    assert "a red one.png is one of the pictures and would be written over" in printed.err
+    assert [line.split()[-1] for line in printed.out.splitlines()[1:]] == ["red", "green", "blue"]
+    assert (photos / "a red one.png").read_bytes() == before
+
+
 def test_a_name_that_is_not_utf8_is_escaped_in_the_table(source: str, photos: Path, tmp_path: Path) -> None:
     (photos / "green.jpg").rename(os.fsdecode(os.fsencode(photos) + b"/\xff.jpg"))
     assert main(["predict", str(photos), "--model", source, "--csv", str(tmp_path / "all.csv"), "--top", "1"]) == 0

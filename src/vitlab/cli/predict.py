@@ -73,10 +73,14 @@ def main(arguments: Sequence[str]) -> int:
     images = find_images(given.images)
     from vitlab import api
     from vitlab.core.devices import choose_device
+    from vitlab.core.files import check_writable
     from vitlab.inference.files import write_csv
 
     device = choose_device(given.device)
     model = api.load(given.model)
+    for place in (given.csv, given.out and given.out / "picture"):
+        if place is not None:
+            check_writable(place)
     with progress_bar("Images", len(images), at_least=given.batch_size + 1) as progress:
         answers = api.predict(
             model,
@@ -91,16 +95,18 @@ def main(arguments: Sequence[str]) -> int:
     unread = [answer for answer in answers if answer.error is not None]
     for answer in unread:
         say(f"vitlab: skipped: {answer.error}")
-    if given.csv is not None:
-        write_csv(given.csv, answers)
-    if given.out is not None:
-        _write_pictures(answers, model.preprocess, given.out, draw=given.draw)
-    if places := [str(place) for place in (given.csv, given.out) if place is not None]:
-        say(f"Written to {' and '.join(places)}.")
-    if given.json:
-        print_json([_plain(answer) for answer in answers])
-    elif len(unread) < len(answers):
-        print_table(*_table(answers))
+    try:
+        if given.csv is not None:
+            write_csv(given.csv, answers)
+        if given.out is not None:
+            _write_pictures(answers, model.preprocess, given.out, draw=given.draw)
+        if places := [str(place) for place in (given.csv, given.out) if place is not None]:
+            say(f"Written to {' and '.join(places)}.")
+    finally:  # answers that took long are shown even where they could not be written
+        if given.json:
+            print_json([_plain(answer) for answer in answers])
+        elif len(unread) < len(answers):
+            print_table(*_table(answers))
     return 0 if not unread else 1 if len(unread) < len(answers) else 2
 
 

@@ -15,6 +15,7 @@ from vitlab.core.errors import Error, near_names
 
 # What a disk says that takes no more: full, over a quota, over `ulimit -f`, turned read-only, broken
 REFUSALS = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EIO)
+MOST_BYTES = 200  # of a name that is a part of a temporary one
 MOST_NAMES = 2000  # of a folder that are compared with a mistyped one
 TORCHS = ("PytorchStreamWriter failed", "unexpected pos")  # in torch.save's errors, which do not say more
 
@@ -30,7 +31,7 @@ def atomic_file(path: Path) -> Iterator[Path]:
     if path.is_dir():
         raise Error(f"{path} is a folder; give the name of a file to write.")
     try:
-        handle, name = tempfile.mkstemp(prefix=f".{path.name}.", suffix=f".partial{path.suffix}", dir=path.parent)
+        handle, name = tempfile.mkstemp(prefix=f".{_short(path.name)}.", suffix=_ending(path.name), dir=path.parent)
     except OSError as error:
         raise _cannot_write(path, error) from error
     os.close(handle)
@@ -50,6 +51,17 @@ def atomic_file(path: Path) -> Iterator[Path]:
             partial.unlink(missing_ok=True)
 
 
+def check_writable(path: Path) -> None:
+    """Refuse, before anything is computed for it, a file that cannot be written; the folder that it is in is made."""
+    _make_parent(path)
+    if path.is_dir():
+        raise Error(f"{path} is a folder; give the name of a file to write.")
+    try:
+        tempfile.TemporaryFile(dir=path.parent).close()
+    except OSError as error:
+        raise _cannot_write(path, error) from error
+
+
 @contextlib.contextmanager
 def atomic_folder(path: Path) -> Iterator[Path]:
     """A temporary folder beside `path` that takes its place, synced, when the block ends well."""
@@ -58,7 +70,7 @@ def atomic_folder(path: Path) -> Iterator[Path]:
     if path.exists() and not path.is_dir():
         raise Error(f"{path} is a file; give the name of a folder to write.")
     try:
-        partial = Path(tempfile.mkdtemp(prefix=f".{path.name}.", suffix=".partial", dir=path.parent))
+        partial = Path(tempfile.mkdtemp(prefix=f".{_short(path.name)}.", suffix=".partial", dir=path.parent))
     except OSError as error:
         raise _cannot_write(path, error) from error
     try:
@@ -68,7 +80,7 @@ def atomic_folder(path: Path) -> Iterator[Path]:
             file.chmod((0o777 if file.is_dir() else 0o666) & ~_umask())  # safetensors writes for the owner alone
             sync(file)
         if path.exists():
-            old = Path(tempfile.mkdtemp(prefix=f".{path.name}.", suffix=".old", dir=path.parent))
+            old = Path(tempfile.mkdtemp(prefix=f".{_short(path.name)}.", suffix=".old", dir=path.parent))
             path.replace(old)  # a rename over an empty folder; a crash here leaves both under their hidden names
             try:
                 partial.replace(path)
@@ -89,7 +101,7 @@ def atomic_folder(path: Path) -> Iterator[Path]:
 
 def leftovers(folder: Path, name: str) -> list[Path]:
     """What writes of this name left in a folder when their process was killed."""
-    ours = re.compile(rf"\.{re.escape(name)}\.[a-z0-9_]{{8}}\.(old|partial{re.escape(Path(name).suffix)})")
+    ours = re.compile(rf"\.{re.escape(_short(name))}\.[a-z0-9_]{{8}}(\.old|{re.escape(_ending(name))})")
     return sorted(path for path in folder.iterdir() if ours.fullmatch(path.name)) if folder.is_dir() else []
 
 
@@ -135,9 +147,22 @@ def free_path(path: Path) -> Path:
     return free
 
 
+def _short(name: str) -> str:
+    """A name that leaves room for what is added to it: file systems take 255 bytes."""
+    return os.fsdecode(os.fsencode(name)[:MOST_BYTES])
+
+
+def _ending(name: str) -> str:
+    """Of a temporary file; libraries go by the suffix."""
+    suffix = Path(name).suffix
+    return f".partial{suffix if len(os.fsencode(suffix)) <= 20 else ''}"
+
+
 def _make_parent(path: Path) -> None:
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
+        with contextlib.suppress(FileNotFoundError):
+            path.lstat()  # refuses a name that no file can have
     except OSError as error:
         raise _cannot_write(path, error) from error
 

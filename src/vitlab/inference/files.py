@@ -1,6 +1,7 @@
 """Predictions as files: a CSV, pictures sorted by their answer or with it drawn on them, masks."""
 
 import csv
+import filecmp
 import os
 import re
 import shutil
@@ -51,27 +52,35 @@ def _cells(prediction: Prediction) -> dict[str, str | float]:
 
 
 def write_sorted(folder: Path, predictions: Sequence[Prediction]) -> None:
-    """A copy of each picture in a folder of the name of its most probable class."""
+    """A copy of each picture in a folder of the name of its most probable class; nothing that is there is replaced."""
     answered = _answered(predictions)
     if any(answer.kind != "classes" for _, answer in answered):
         raise Error("Pictures are sorted by their class, and this model names none: have the answers drawn (--draw).")
     labels = {answer.classes[0].index: answer.classes[0].label for _, answer in answered if answer.classes}
     safe = {index: _safe(label) or f"class {index}" for index, label in labels.items()}
     shared = Counter(name.casefold() for name in safe.values())
-    sources = [source for source, _ in answered]
-    for (source, answer), name in zip(answered, _below(sources), strict=True):
+    copies: dict[Path, Path] = {}
+    for (source, answer), name in zip(answered, _below([source for source, _ in answered]), strict=True):
         if not answer.classes:
             continue  # of several labels none
         index = answer.classes[0].index
         place = safe[index] if shared[safe[index].casefold()] == 1 else f"{safe[index]} ({index})"
-        with atomic_file(folder / place / name) as part:
-            shutil.copyfile(source, part)
+        copies[folder / place / name] = source
+    there = {target for target in copies if target.exists()}
+    for target in there:
+        if not (target.is_file() and filecmp.cmp(copies[target], target, shallow=False)):
+            raise Error(f"{target} is there already and is not {copies[target]}: choose another folder for the copies.")
+    for target in copies.keys() - there:
+        with atomic_file(target) as part:
+            shutil.copyfile(copies[target], part)
 
 
 def write_drawn(folder: Path, predictions: Sequence[Prediction], preprocess: Preprocess) -> None:
     """Each picture as NAME.png with the answer below it; a mask is laid over the picture."""
     answered = _answered(predictions)
-    for (source, answer), name in zip(answered, png_names([source for source, _ in answered]), strict=True):
+    names = png_names([source for source, _ in answered])
+    _spare_pictures(predictions, folder, names)
+    for (source, answer), name in zip(answered, names, strict=True):
         picture = read_image(source)
         if answer.mask is not None:
             pixels = np.asarray(picture)
@@ -84,7 +93,9 @@ def write_drawn(folder: Path, predictions: Sequence[Prediction], preprocess: Pre
 def write_masks(folder: Path, predictions: Sequence[Prediction], preprocess: Preprocess) -> None:
     """The mask of each picture as NAME.png of the picture's size."""
     masks = {Path(p.source): (p.answer.mask, p.size) for p in predictions if p.source and p.answer and p.size}
-    for path, name in zip(masks, png_names(list(masks)), strict=True):
+    names = png_names(list(masks))
+    _spare_pictures(predictions, folder, names)
+    for path, name in zip(masks, names, strict=True):
         mask, size = masks[path]
         assert mask is not None
         with atomic_file(folder / name) as part:
@@ -99,6 +110,14 @@ def png_names(sources: Sequence[Path]) -> list[Path]:
         path.with_suffix(".png") if plain[path.with_suffix("")] == 1 else path.with_name(f"{path.name}.png")
         for path in inside
     ]
+
+
+def _spare_pictures(predictions: Sequence[Prediction], folder: Path, names: Sequence[Path]) -> None:
+    """Refuse to write over one of the pictures that were answered; what an earlier call wrote may be replaced."""
+    pictures = {os.path.realpath(p.source) for p in predictions if p.source}
+    for target in (folder / name for name in names):
+        if os.path.realpath(target) in pictures:
+            raise Error(f"{target} is one of the pictures and would be written over: choose another folder to write.")
 
 
 def _below(sources: Sequence[Path]) -> list[Path]:

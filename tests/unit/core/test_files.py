@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from vitlab.core.errors import Error
-from vitlab.core.files import atomic_file, atomic_folder, clear_up, near_paths
+from vitlab.core.files import atomic_file, atomic_folder, check_writable, clear_up, near_paths
 
 
 def everything(folder: Path) -> dict[str, str | None]:
@@ -116,11 +116,32 @@ def test_what_cannot_be_written_is_one_sentence(tmp_path: Path) -> None:
         pass
     with pytest.raises(Error, match=r"^Cannot write .*file/a: "), atomic_file(tmp_path / "file" / "a"):
         pass
-    with pytest.raises(Error, match=r"^Cannot write .*: File name too long\.$"), atomic_file(tmp_path / ("n" * 250)):
+    with pytest.raises(Error, match=r"^Cannot write .*: File name too long\.$"), atomic_file(tmp_path / ("n" * 256)):
         pass
-    with pytest.raises(Error, match=r"^Cannot write .*: File name too long\.$"), atomic_folder(tmp_path / ("n" * 250)):
+    with pytest.raises(Error, match=r"^Cannot write .*: File name too long\.$"), atomic_folder(tmp_path / ("n" * 256)):
         pass
     assert everything(tmp_path) == {"file": "x", "folder": None}
+
+
+def test_any_name_that_the_disk_takes_can_be_written(tmp_path: Path) -> None:
+    names = ["n" * 251 + ".txt", "é" * 125 + ".json", "." + "s" * 254]
+    for name in names:
+        with atomic_file(tmp_path / name) as partial:
+            partial.write_text("new")
+    for _ in range(2):  # anew, and in the place of another
+        with atomic_folder(tmp_path / ("f" * 255)) as folder:
+            (folder / "a").write_text("new")
+    assert everything(tmp_path) == {**dict.fromkeys(names, "new"), "f" * 255: None, f"{'f' * 255}/a": "new"}
+
+
+def test_a_place_is_tried_before_anything_is_computed_for_it(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("x")
+    check_writable(tmp_path / "file")
+    check_writable(tmp_path / "new" / "a.csv")
+    for path, why in ((tmp_path / "file" / "a", "Cannot write .*file/a: "), (tmp_path / "new", "new is a folder")):
+        with pytest.raises(Error, match=why):
+            check_writable(path)
+    assert everything(tmp_path) == {"file": "x", "new": None}
 
 
 def test_what_a_killed_write_left_is_cleared_up_and_nothing_else(tmp_path: Path) -> None:

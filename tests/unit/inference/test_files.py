@@ -9,7 +9,7 @@ from PIL import Image
 
 from vitlab.core.errors import Error
 from vitlab.core.preprocess import Preprocess
-from vitlab.inference.files import write_csv, write_drawn, write_sorted
+from vitlab.inference.files import write_csv, write_drawn, write_masks, write_sorted
 from vitlab.inference.predict import Prediction
 from vitlab.tasks.contract import Answer, Scored
 
@@ -65,6 +65,38 @@ def test_pictures_are_sorted_into_folders_that_cannot_lead_elsewhere(tmp_path: P
     assert (tmp_path / "out/cat (0)/more/1.png").read_bytes() == (tmp_path / "in/more/1.png").read_bytes()
     with pytest.raises(Error, match="this model names none"):
         write_sorted(tmp_path / "out", [Prediction("1.png", Answer(numbers={"area": 1.0}))])
+
+
+def test_sorting_replaces_no_picture(tmp_path: Path) -> None:
+    """New photos are sorted into the folder of the old ones, and cameras count from 1 again."""
+    for name, level in (("new/1.png", 0), ("new/2.png", 9), ("all/cat/1.png", 99)):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        Image.new("RGB", (4, 4), (level, 0, 0)).save(tmp_path / name)
+    before = (tmp_path / "all/cat/1.png").read_bytes()
+    given = [classified(tmp_path / "new" / name, ("cat", 0, 1.0)) for name in ("2.png", "1.png")]
+    with pytest.raises(Error, match=r"all/cat/1\.png is there already and is not .*new/1\.png: choose another folder"):
+        write_sorted(tmp_path / "all", given)
+    assert (tmp_path / "all/cat/1.png").read_bytes() == before
+    assert not (tmp_path / "all/cat/2.png").exists()
+    (tmp_path / "all/cat/1.png").unlink()
+    for _ in range(2):  # a second time finds the same copies there
+        write_sorted(tmp_path / "all", given)
+        assert (tmp_path / "all/cat/1.png").read_bytes() == (tmp_path / "new/1.png").read_bytes()
+
+
+def test_the_pictures_themselves_are_not_written_over(tmp_path: Path) -> None:
+    path = tmp_path / "street.png"
+    Image.new("RGB", (8, 6), (200, 10, 10)).save(path)
+    before, spec = path.read_bytes(), Preprocess(size=(6, 8), resize="squash")
+    drawn = [classified(path, ("red", 0, 1.0))]
+    masked = [Prediction(str(path), Answer(mask=np.zeros((6, 8), np.uint8), labels=("sky",)), size=(6, 8))]
+    for _ in range(2):  # in a folder of their own anew, too
+        write_drawn(tmp_path / "drawn", drawn, spec)
+        write_masks(tmp_path / "masks", masked, spec)
+    for write in (lambda: write_drawn(tmp_path, drawn, spec), lambda: write_masks(tmp_path, masked, spec)):
+        with pytest.raises(Error, match=r"street\.png is one of the pictures and would be written over"):
+            write()
+        assert path.read_bytes() == before
 
 
 def test_the_answer_is_drawn_below_the_picture(tmp_path: Path) -> None:
