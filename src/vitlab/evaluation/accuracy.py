@@ -26,9 +26,16 @@ def ranks(logits: Float[Tensor, "b k"], labels: Int[Tensor, "b"]) -> Int[Tensor,
     return ((logits > own) | ((logits == own) & before)).sum(dim=1)
 
 
-def _balanced_spread(recalls: Float[Tensor, "k"], counts: Int[Tensor, "k"]) -> float:
-    """Each class's share has a variance of its own, and they are independent."""
-    return Z95 * float((recalls * (1 - recalls) / counts).sum().sqrt()) / len(counts)
+def _balanced_spread(right: Int[Tensor, "k"], counts: Int[Tensor, "k"]) -> float:
+    """Each class's share has a variance of its own, and they are independent.
+
+    A class of few images is all right or all wrong by chance, and would seem to have none: as in Wilson's interval,
+    each share is drawn to that of all images, as by four more of them, and that one to a half.
+    """
+    more = Z95**2
+    together = (right.sum().double() + more / 2) / (counts.sum() + more)
+    shares = (right + more * together) / (counts + more)
+    return Z95 * float((shares * (1 - shares) / counts).sum().sqrt()) / len(counts)
 
 
 def _mean_spread(total: float, squares: float, num: int) -> float | None:
@@ -118,7 +125,7 @@ class Accuracy:
         metrics["balanced accuracy"] = Metric(
             value=float(recalls.mean()),
             count=num,
-            spread=_balanced_spread(recalls, self.counts[present]),
+            spread=_balanced_spread(self.right[present], self.counts[present]),
             spread_of="half of the 95% interval",
         )
         metrics["calibration error"] = Metric(

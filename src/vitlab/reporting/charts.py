@@ -12,6 +12,7 @@ WIDTH, HEIGHT = 400, 230
 LEFT, RIGHT, TOP, BOTTOM = 46, 46, 12, 34
 MOST_POINTS = 300  # of a line: more cannot be seen
 CLOSEST = 12.0  # between two labels at the ends of lines
+BESIDE, LETTER = 6, 8  # from the end of a line to its label, and a letter's width there, at most
 
 Point = tuple[float, float]
 Form = Callable[[float], str]
@@ -47,7 +48,8 @@ def line_chart(curves: Sequence[Curve], *, label: str, x_label: str, form: Form,
     assert drawn
     xs = [x for curve in drawn for x, _ in curve.points]
     ys = [y for curve in drawn for _, y in curve.points]
-    across = Scale(ticks(min(0.0, *xs), max(xs), 5), LEFT, WIDTH - RIGHT)
+    longest = max((len(form(curve.points[-1][1])) for curve in drawn if curve.end), default=0)
+    across = Scale(ticks(min(0.0, *xs), max(xs), 5), LEFT, WIDTH - max(RIGHT, BESIDE + LETTER * longest))
     upward = Scale(ticks(min(ys), max(ys), 5), HEIGHT - BOTTOM, TOP)
     parts = [*_axes(across, upward, x_label, form)]
     for curve in drawn:
@@ -142,7 +144,13 @@ def _ends(curves: Sequence[Curve], across: Scale, upward: Scale, form: Form) -> 
         places[i] = max(places[i], places[i - 1] + CLOSEST)
     over = max(max(places, default=0) - (HEIGHT - BOTTOM), 0)
     return [
-        tag("text", form(c.points[-1][1]), class_=f"end {c.style}", x=across.place(c.points[-1][0]) + 6, y=y - over + 4)
+        tag(
+            "text",
+            form(c.points[-1][1]),
+            class_=f"end {c.style}",
+            x=across.place(c.points[-1][0]) + BESIDE,
+            y=y - over + 4,
+        )
         for y, (_, c) in zip(places, ends, strict=True)
     ]
 

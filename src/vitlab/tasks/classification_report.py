@@ -264,10 +264,11 @@ def _classes(context: ReportContext, dataset: DataSet, found: ClassesTested | No
     blocks: list[Block] = [Text(words)]
     if len(order) <= MOST_CLASSES:
         return Section("Class by class", (*blocks, table(order)))
-    blocks += [
-        *(Heading(f"The {ENDS} with the most training pictures"), table(order[:ENDS])),
-        *(Heading(f"The {ENDS} with the fewest"), table(order[-ENDS:])),
-    ]
+    if len(set(counts)) > 1:
+        blocks += [
+            *(Heading(f"The {ENDS} with the most training pictures"), table(order[:ENDS])),
+            *(Heading(f"The {ENDS} with the fewest"), table(order[-ENDS:])),
+        ]
     if found is not None:
         known = [k for k in order if found.per_class[k] is not None]
         worst = sorted(known, key=lambda k: (found.per_class[k] or 0.0, k))[:ENDS]

@@ -88,11 +88,35 @@ def test_spreads_are_those_of_images_drawn_again(sharpness: float) -> None:
         assert "95% interval" in metrics[name].spread_of
 
 
+@pytest.mark.parametrize(
+    ("classes", "images", "low", "high"),
+    [(500, 1, 0, 0.05), (2, 2, 0, 1), (10, 1, 0.5, 1), (100, 2, 0.3, 0.9), (5, 200, 0.6, 0.95)],
+)
+def test_the_spread_of_balanced_accuracy_holds_for_classes_of_few_images(
+    classes: int, images: int, low: float, high: float
+) -> None:
+    """Between shares that are known, how often is the true mean within it?"""
+    random, held = np.random.default_rng(0), 0
+    labels = torch.arange(classes).repeat_interleave(images)
+    for _ in range(100):
+        shares = random.uniform(low, high, classes)
+        right = torch.from_numpy(random.random((classes, images)) < shares[:, None]).flatten()
+        said = torch.where(right, labels, (labels + 1) % classes)
+        metric = measured(torch.nn.functional.one_hot(said, classes).double(), labels, batch=1000).outcome().metrics
+        found = metric["balanced accuracy"]
+        assert found.spread is not None
+        held += abs(found.value - shares.mean()) <= found.spread
+    assert held >= 88  # of 95 that are meant; the shares are never all but certain
+
+
 def test_spreads_by_hand() -> None:
     """Two classes, right 3 of 4 and 1 of 2; one image has no spread of its loss."""
     logits = torch.tensor([[0.1, 0], [0.1, 0], [0.1, 0], [0, 0.1], [0, 0.1], [0.1, 0]])
     metrics = measured(logits, torch.tensor([0, 0, 0, 0, 1, 1])).outcome().metrics
-    variance = 0.75 * 0.25 / 4 + 0.5 * 0.5 / 2
+    more = 1.959964**2
+    together = (4 + more / 2) / (6 + more)
+    first, second = (3 + more * together) / (4 + more), (1 + more * together) / (2 + more)
+    variance = first * (1 - first) / 4 + second * (1 - second) / 2
     assert metrics["balanced accuracy"].spread == pytest.approx(1.959964 * math.sqrt(variance) / 2)
     one = measured(logits[:1], torch.tensor([0])).outcome().metrics
     assert one["log loss"].spread is None

@@ -119,6 +119,16 @@ def test_a_chart_places_values_and_tells_the_last() -> None:
     assert "nan" not in flat
 
 
+def test_a_long_last_value_has_room_beside_its_curve() -> None:
+    for words in ("1", "0.781%", "over 99.9%"):
+        drawn = line_chart([Curve("a", "a", [(0, 1), (5, 3)])], label="x", x_label="steps", form=lambda _, w=words: w)
+        places = re.findall(rf'<text[^>]*class="end a"[^>]*>{words}<', drawn)
+        assert len(places) == 1
+        x = re.search(r' x="([0-9.]+)"', places[0])
+        assert x is not None
+        assert float(x[1]) + 8 * len(words) <= 400
+
+
 def test_a_matrix_has_a_square_for_each_confusion() -> None:
     confusion = {(0, 0): 5, (0, 1): 2, (1, 0): 2, (2, 1): 4}
     names, counts = tuple(f"<{i}>" for i in range(100)), (7, 4, 8, *[0] * 97)

@@ -12,6 +12,9 @@ from vitlab.data.contract import DataSet, Split
 from vitlab.models.vit import ViTConfig
 from vitlab.objectives.cross_entropy import Loss
 from vitlab.tasks.classification import Classification, loss_kind
+from vitlab.tasks.classification_report import sections
+from vitlab.tasks.results import ReportContext
+from vitlab.tasks.sections import Table
 
 CONFIG = ViTConfig(image_size=(8, 8), patch_size=4, width=8, depth=1, mlp_dim=8, heads=2, num_classes=3)
 CLASSES = ("ant", "bee", "cat")
@@ -88,3 +91,15 @@ def test_the_loss_follows_the_labels() -> None:
     assert loss_kind(Loss(), ONE) == "softmax"
     assert loss_kind(Loss(), SEVERAL) == "sigmoid"
     assert loss_kind(Loss(kind="sigmoid"), ONE) == "sigmoid"
+
+
+@pytest.mark.parametrize(("extra", "ends"), [(0, 0), (1, 2)])
+def test_the_largest_classes_are_listed_where_some_are_larger(extra: int, ends: int) -> None:
+    labels = np.append(np.arange(40), np.full(extra, 7))
+    split, names = Split.labelled(NoImages(len(labels)), labels, "class"), tuple(f"kind {k}" for k in range(40))
+    context = ReportContext(loss=Loss(), classes=names, dataset=DataSet("made", names, {"train": split}, "0"))
+    (section,) = sections(context)
+    tables = [block for block in section.blocks if isinstance(block, Table)]
+    assert len(tables) == ends
+    if tables:
+        assert tables[0].rows[0][0] == "kind 7"
