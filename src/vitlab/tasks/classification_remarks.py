@@ -32,16 +32,17 @@ def _on_answers(context: ReportContext, found: ClassesTested) -> list[Remark]:
                     " apart here. Hold out more pictures to be surer."
                 )
             )
-    if right is not None and found.guess is not None and right.low is not None and right.low <= found.guess:
+    guesses = right is not None and found.guess is not None and right.low is not None and right.low <= found.guess
+    if guesses:
         made.append(
             Remark(
-                f"It is hardly better than one and the same answer for all pictures ({percent(found.guess)}): it has"
+                f"It is hardly better than one and the same answer for all pictures ({percent(found.guess or 0)}): it has"
                 " learned little. Train for longer, raise or lower the learning rate, or start from trained weights"
                 " (vitlab finetune)."
             )
         )
     worst = confused(found.confusion, found.per_class_counts, 1)
-    if worst and worst[0][2] >= 3:
+    if worst and worst[0][2] >= 3 and not guesses:  # whose commonest mistake is its commonest answer
         truth, said, amount, share = worst[0]
         names = context.classes
         made.append(
