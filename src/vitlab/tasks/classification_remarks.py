@@ -32,17 +32,19 @@ def _on_answers(context: ReportContext, found: ClassesTested) -> list[Remark]:
                     " apart here. Hold out more pictures to be surer."
                 )
             )
-    guesses = right is not None and found.guess is not None and right.low is not None and right.low <= found.guess
-    if guesses:
+    low, guess = None if right is None else right.low, found.guess
+    if low is None or guess is None or low > guess:
+        guess = None  # it does better
+    if guess is not None:
         made.append(
             Remark(
-                f"It is hardly better than one and the same answer for all pictures ({percent(found.guess or 0)}): it has"
+                f"It is hardly better than one and the same answer for all pictures ({percent(guess)}): it has"
                 " learned little. Train for longer, raise or lower the learning rate, or start from trained weights"
                 " (vitlab finetune)."
             )
         )
     worst = confused(found.confusion, found.per_class_counts, 1)
-    if worst and worst[0][2] >= 3 and not guesses:  # whose commonest mistake is its commonest answer
+    if worst and worst[0][2] >= 3 and guess is None:  # whose commonest mistake is its commonest answer
         truth, said, amount, share = worst[0]
         names = context.classes
         made.append(
