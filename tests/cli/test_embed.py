@@ -1,4 +1,5 @@
 import json
+import os
 import sys
 from pathlib import Path
 
@@ -58,6 +59,27 @@ def test_parquet_holds_the_same(source: str, photos: Path, tmp_path: Path, capsy
     table = parquet.read_table(out)
     assert table["names"].to_pylist() == [str(file) for file in files]
     np.testing.assert_allclose(np.array(table["features"].to_pylist()), expected(source, files), atol=1e-5)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="other systems refuse such names")
+def test_names_that_are_not_utf8_are_written_escaped_to_parquet(source: str, photos: Path, tmp_path: Path) -> None:
+    parquet = pytest.importorskip("pyarrow.parquet")
+    odd = photos / os.fsdecode(b"caf\xe9.png")
+    (photos / "a.png").rename(odd)
+    assert main(["embed", str(odd), "--model", source, str(tmp_path / "features.parquet")]) == 0
+    table = parquet.read_table(tmp_path / "features.parquet")
+    assert table["names"].to_pylist() == [f"{photos}/caf\\udce9.png"]
+
+
+def test_pictures_that_cannot_be_read_are_named_in_one_line(
+    source: str, photos: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (photos / "a.png").write_text("no picture")
+    out = tmp_path / "features.npz"
+    assert main(["embed", str(photos / "a.png"), "--model", source, str(out)]) == 2
+    said = capsys.readouterr().err.splitlines()[-1]
+    assert said.endswith(f"repair or remove them. {photos / 'a.png'} is not an image that can be read.")
+    assert not out.exists()
 
 
 def test_parquet_without_its_package_is_one_sentence(

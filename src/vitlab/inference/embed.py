@@ -95,7 +95,8 @@ def write_embedding(embedding: Embedding, path: Path) -> None:
         arrow, parquet = _pyarrow()
         flat = arrow.array(embedding.features.ravel())
         rows = arrow.FixedSizeListArray.from_arrays(flat, embedding.features.shape[1])
-        parquet.write_table(arrow.table({"names": list(embedding.names), "features": rows}), str(partial))
+        names = [name.encode(errors="backslashreplace").decode() for name in embedding.names]  # may not be UTF-8
+        parquet.write_table(arrow.table({"names": names, "features": rows}), str(partial))
 
 
 def _pyarrow() -> tuple[Any, Any]:

@@ -49,10 +49,10 @@ class Damage:
         """Refuse more than are allowed; over several processes there may be others than were found here."""
         if count > self.limit:
             some = [one_line(self.found[number]) for number in sorted(self.found)[:NAMED]]
-            more = f" and {count - len(some):,} more" if count > len(some) else ""
+            more = [f"And {count - len(some):,} more."] if count > len(some) else []
             raise DataError(
                 f"{count:,} of {self.num:,} images cannot be read, and {self.limit:,} are allowed"
-                f"{self.setting}: repair or remove them.\n  " + "\n  ".join(some) + more
+                f"{self.setting}: repair or remove them. {' '.join([*some, *more])}"
             )
 
 
