@@ -53,6 +53,31 @@ def test_as_json_and_without_looking(photos: Path, capsys: pytest.CaptureFixture
     assert "unreadable" not in printed
 
 
+def test_no_table_is_written_over_the_data(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for i, level in enumerate((0, 60, 120, 180)):
+        Image.new("RGB", (8, 8), (level, 0, 0)).save(tmp_path / f"{i}.png")
+    table = tmp_path / "labels.csv"
+    table.write_text("path,label\n" + "".join(f"{i}.png,{'ab'[i % 2]}\n" for i in range(4)))
+    before = table.read_text()
+    for option in ("--csv", "--page"):
+        assert main(["data", str(table), "--no-features", option, str(tmp_path / "." / "labels.csv")]) == 2
+        assert "is the data set's own file: give another file to write." in capsys.readouterr().err
+        assert table.read_text() == before
+    both = ["--page", str(tmp_path / "x"), "--csv", str(tmp_path / "x")]
+    assert main(["data", str(table), "--no-features", *both]) == 2
+    assert "is also --page" in capsys.readouterr().err
+    assert not (tmp_path / "x").exists()
+
+
+def test_what_cannot_be_written_or_is_not_used_is_said_first(photos: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for given in (["--csv", str(photos)], ["--page", str(photos / "train" / "cats" / "0.png" / "x.html")]):
+        assert main(["data", str(photos), *given]) == 2
+        assert capsys.readouterr().out == ""
+    for less in ("--no-features", "--no-look"):
+        assert main(["data", str(photos), less, "--model", "runs/mine"]) == 2
+        assert f"{less} computes none" in capsys.readouterr().err
+
+
 def test_what_cannot_be_read_is_named(photos: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (photos / "train" / "cats" / "bad.jpg").write_text("no image")
     assert main(["data", str(photos), "--no-features"]) == 1

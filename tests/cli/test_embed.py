@@ -129,8 +129,19 @@ def test_mistakes_are_one_sentence(
     Image.new("RGB", (9, 9)).save(tmp_path / "photos" / "a.png")
     given = [str(tmp_path / name) for name in images]
     assert main(["embed", *given, "--model", source, str(tmp_path / out)]) == 2
-    assert words in capsys.readouterr().err
+    said = capsys.readouterr().err
+    assert words in said
+    assert r"\n" not in said
     assert not (tmp_path / out).exists()
+
+
+def test_a_file_that_cannot_be_written_is_said_before_anything_is_computed(
+    source: str, photos: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("vitlab.api.embed", lambda *_, **__: pytest.fail("features were computed"))
+    (photos / "file").write_text("x")
+    assert main(["embed", str(photos), "--model", source, str(photos / "file" / "out.npz")]) == 2
+    assert capsys.readouterr().err.startswith("vitlab: Cannot write ")
 
 
 def test_python_takes_pictures_too(source: str, photos: Path) -> None:

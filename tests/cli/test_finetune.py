@@ -42,6 +42,9 @@ def test_every_field_of_a_recipe_is_an_option(tmp_path: Path, capsys: pytest.Cap
     ("options", "sentence"),
     [
         (["--steps", "3", "--epochs", "2"], "Give steps or epochs, not both."),
+        (["--lr", "1e-3", "--optimizer.lr=1e-4"], "Give --lr or --optimizer.lr, not both."),
+        (["--lr", "auto", "--optimizer.lr", "1e-4"], "Give --lr or --optimizer.lr, not both."),
+        (["--steps", "3", "--schedule.total", "9 steps"], "Give --steps or --schedule.total, not both."),
         (["--epochs", "-1"], "epochs must be a number above 0"),
         (["--optimizer.weight-deacy", "1"], "--optimizer.weight-deacy"),
         (["stray"], "stray"),

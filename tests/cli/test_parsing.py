@@ -123,6 +123,8 @@ def test_the_folder_may_stand_anywhere(arguments: str, tmp_path: Path, capsys: p
         ("predict cat.jpg --csv", "--csv needs a path."),
         ("evaluate fewshot --model m --data d --shots a b", "--shots takes values, each a whole number, not 'a' 'b'."),
         ("evaluate accuracy --model m --data d --crops 3", "--crops takes 1 or 5, not '3'."),
+        ("embed photos out.npz --crops 3", "--crops takes 1 or 5, not '3'."),
+        ("embed --precision bf61 photos out.npz", "--precision takes float32 or bf16, not 'bf61'. Did you mean bf16?"),
         ("evaluate accuracy", "`vitlab evaluate accuracy` needs --model SOURCE: `vitlab evaluate accuracy --help` exp"),
         ("convert", "`vitlab convert` needs SOURCE and DEST: `vitlab convert --help` explains them."),
         ("report", "`vitlab report` needs RUN: `vitlab report --help` explains it."),

@@ -116,6 +116,23 @@ def test_shares_are_shown_as_a_table(segmenter: str, photos: Path, capsys: pytes
     assert sum(shares) == pytest.approx(100, abs=0.2)
 
 
+@pytest.mark.parametrize(
+    ("head", "task", "words"),
+    [
+        ("pooled", "segmentation", "one answer per image, and segmentation needs one per pixel"),
+        ("patches", "classification", "for every pixel, and classification is of whole images"),
+    ],
+)
+def test_a_task_that_is_not_the_models_is_refused(
+    head: str, task: str, words: str, photos: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    vitlab.save(tiny(3, head), tmp_path / "model")
+    assert main(["predict", str(photos), "--model", str(tmp_path / "model"), "--task", task]) == 2
+    printed = capsys.readouterr()
+    assert printed.out == ""
+    assert words in printed.err
+
+
 def test_names_of_masks() -> None:
     assert png_names([Path("a/1.jpg"), Path("a/b/1.jpg")]) == [Path("1.png"), Path("b/1.png")]
     assert png_names([Path("a/1.jpg"), Path("a/1.png"), Path("a/2.x.jpg")]) == [

@@ -38,6 +38,15 @@ def test_a_run_ends_with_a_report_that_can_be_made_again(
 
     assert report(outcome, as_json=False) == 0
     assert f"the report: {folder / 'report.html'}\n" in capsys.readouterr().out
+    before = (folder / "report.html").read_bytes()
+    for wrong, words in (
+        (["--data", str(tmp_path / "gone")], f"There is no file or folder {tmp_path / 'gone'}."),
+        (["--data", "digits"], f"digits is not what {folder} was trained on"),
+        (["--task", "segmentation"], f"{folder} was trained for classification, not for segmentation."),
+    ):
+        assert main(["report", str(folder), *wrong]) == 2
+        assert words in capsys.readouterr().err
+        assert (folder / "report.html").read_bytes() == before
     (folder / "report.html").unlink()
     assert main(["report", str(folder), "--images", "10", "--device", "cpu", "--json"]) == 0
     printed = capsys.readouterr()

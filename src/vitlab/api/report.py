@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from vitlab.api.given import source_name
 from vitlab.core.devices import choose_device
+from vitlab.core.errors import Error
 from vitlab.core.registry import permit
 from vitlab.data.decoding import StrPath
 
@@ -33,10 +34,22 @@ def report(
     from vitlab.reporting.make import make_report
 
     folder, where = Path(run), choose_device(device)
-    purpose = _purpose(folder, task) if (folder / "recipe.json").is_file() else None
+    begun = (folder / "recipe.json").is_file()
+    purpose = _purpose(folder, task) if begun else None
+    if begun and data is not None:
+        _check_data(folder, data)
     return make_report(
         folder, lambda: _plan(folder, data), purpose=purpose, images=images, device=where, progress=progress
     )
+
+
+def _check_data(folder: Path, data: str) -> None:
+    """Refuse data that is named and is not the run's, before a report that is there is written over without it."""
+    from vitlab.reporting.record import read_run
+
+    expected = read_run(folder).data.get("fingerprint")
+    if expected is not None and _plan(folder, data).dataset.fingerprint != expected:
+        raise Error(f"{data} is not what {folder} was trained on, or it changed since: give that data, or none.")
 
 
 def _purpose(folder: Path, task: str | None) -> "Purpose":
@@ -48,6 +61,8 @@ def _purpose(folder: Path, task: str | None) -> "Purpose":
 
     recipe = recipe_of(folder)
     permit(*([] if task is None else [task]))
+    if task is not None and task != recipe.task.name and not any(".py:" in name for name in (task, recipe.task.name)):
+        raise Error(f"{folder} was trained for {recipe.task.name}, not for {task}.")
     choice = dataclasses.replace(recipe.task, name=task or recipe.task.name)
     kind, options = chosen(TASKS, choice, where="task")
     return Purpose(task=kind.build(options), name=choice.name, summary=kind.summary, loss=recipe.loss)

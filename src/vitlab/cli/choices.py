@@ -1,7 +1,7 @@
 """Tagged choices on the command line, read in two passes: `--objective mae` first, then `--objective.ratio 0.75`."""
 
 import dataclasses
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,6 +15,8 @@ from vitlab.training.recipe import GIVEN, RENAMED, Recipe
 
 LR = "--optimizer.lr"
 SHORT = {"--epochs": ("--schedule.total", "{} epochs"), "--lr": (LR, "{}")}
+# options of verbs that choose a recipe, and what they set in it
+FIELDS = {"--lr": LR, "--steps": "--schedule.total", "--epochs": "--schedule.total", "--lora": "--model.lora"}
 REGISTRIES = {"task": TASKS, "objective": OBJECTIVES}
 
 
@@ -80,6 +82,14 @@ def data_and_changes(
     if found is None:
         raise ConfigError(missing)
     return found, lambda recipe: parse_recipe(recipe, arguments, prog=prog)[0] if arguments else recipe
+
+
+def refuse_twice(given: Mapping[str, object], arguments: Sequence[str]) -> None:
+    """An error where an option of a verb's own and the recipe's field that it stands for are both given."""
+    fields = {text.partition("=")[0].replace("_", "-") for text in arguments if text.startswith("--")}
+    for option, value in given.items():
+        if value is not None and (field := FIELDS[option]) in fields:
+            raise ConfigError(f"Give {option} or {field}, not both.")
 
 
 def takes_auto(arguments: list[str]) -> bool:

@@ -83,6 +83,10 @@ def main(arguments: Sequence[str]) -> int:
     if not given.look and (given.csv is not None or given.page is not None):
         name = "--csv" if given.csv is not None else "--page"
         raise Error(f"{name} is for what is found by looking, and --no-look does not look: leave one of them out.")
+    _check_places(given)
+    if given.model != DEFAULT and not (given.look and given.features):
+        less = "--no-features" if given.look else "--no-look"
+        raise Error(f"--model is whose features are computed, and {less} computes none: leave one of them out.")
     found = _examined(given) if given.look else _counted(given.data)
     if given.csv is not None:
         _write(given.csv, found)
@@ -95,6 +99,21 @@ def main(arguments: Sequence[str]) -> int:
             if path is not None:
                 print(one_line(f"{title}: {path}"))
     return int(bool(found.description.unreadable))
+
+
+def _check_places(given: Arguments) -> None:
+    """Refuse files that cannot be written, or would be written over, before anything is looked at."""
+    from vitlab.core.errors import Error
+    from vitlab.core.files import check_writable
+
+    taken = {Path(given.data).resolve(): "the data set's own file"}
+    for name, path in (("--page", given.page), ("--csv", given.csv)):
+        if path is None:
+            continue
+        if (before := taken.get(path.resolve())) is not None:
+            raise Error(f"{name} {path} is {before}: give another file to write.")
+        taken[path.resolve()] = f"also {name}"
+        check_writable(path)
 
 
 def _examined(given: Arguments) -> "Examination":

@@ -54,11 +54,13 @@ def main(arguments: Sequence[str]) -> int:
     if len(given.paths) < 2:
         raise Error("Give images or folders, and last the file to write: vitlab embed IMAGES... OUT.")
     *images, out = given.paths
+    from vitlab.core.files import check_writable
     from vitlab.data.decoding import find_images
     from vitlab.inference.embed import check_ending, write_embedding
 
     check_ending(out)
     files = find_images(images)
+    check_writable(out)
     from vitlab import api
 
     with progress_bar("Images", len(files), at_least=given.batch_size + 1) as progress:

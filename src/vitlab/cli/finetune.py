@@ -74,10 +74,11 @@ class Arguments:
 def main(arguments: Sequence[str]) -> int:
     given, rest = read(Arguments, arguments, prog=PROG, description=DESCRIPTION)
     from vitlab import api
-    from vitlab.cli.choices import data_and_changes, takes_auto
+    from vitlab.cli.choices import data_and_changes, refuse_twice, takes_auto
     from vitlab.cli.train import report
     from vitlab.recipes.finetuning import finetune_recipe
 
+    refuse_twice({"--lr": given.lr, "--steps": given.steps, "--epochs": given.epochs, "--lora": given.lora}, rest)
     lr: float | Literal["auto"] | None = "auto" if takes_auto(rest) else given.lr
     draft = finetune_recipe("", given.model, steps=1, lr=1.0, warmup=0, held_out=0.1)
     missing = f"Name a folder with one folder of photos per class: {PROG}."

@@ -103,6 +103,8 @@ def _explained(told: str, kind: Any, arguments: Sequence[str], prog: str) -> str
         option = wrong[1] or wrong[2]
         hint = types_of.get(_name(option))
         values, taken = _values(option, arguments), _takes(hint)
+        if not any(get_origin(part) is tuple for part in _parts(hint)):
+            values = values[:1]  # behind it stand words that are no option's
         if values and taken:
             near = near_matches(values[0], _choices(hint)) if len(values) == 1 else ""
             return f"{option} takes {taken}, not {' '.join(map(repr, values))}.{near}"

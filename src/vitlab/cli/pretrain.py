@@ -68,7 +68,7 @@ class Arguments:
 def main(arguments: Sequence[str]) -> int:
     given, rest = read(Arguments, arguments, prog=PROG, description=DESCRIPTION)
     from vitlab import api
-    from vitlab.cli.choices import data_and_changes, takes_auto
+    from vitlab.cli.choices import data_and_changes, refuse_twice, takes_auto
     from vitlab.cli.train import report
     from vitlab.core.devices import choose_device
     from vitlab.core.errors import ConfigError
@@ -77,6 +77,7 @@ def main(arguments: Sequence[str]) -> int:
 
     if any(text.partition("=")[0] == "--objective" for text in rest):
         raise ConfigError("Name the objective as --method, so that lr and augmentation are its own.")
+    refuse_twice({"--lr": given.lr, "--steps": given.steps, "--epochs": given.epochs}, rest)
     lr: float | Literal["auto"] | None = "auto" if takes_auto(rest) else given.lr
     on_gpu = choose_device(given.device).startswith("cuda")
     method = given.method or unlabelled.default_method(on_gpu=on_gpu)

@@ -67,7 +67,7 @@ class Description:
         if self.mask_classes:
             lines.append(f"masks: {len(self.mask_classes):,} classes of pixels ({_shown(self.mask_classes)})")
         for split, size in self.sizes.items():
-            lines.append(f"{split}: {size:,} images{_each(self.counts.get(split))}")
+            lines.append(f"{split}: {size:,} image{'' if size == 1 else 's'}{_each(self.counts.get(split))}")
         if self.imbalance is not None and self.imbalance > 1:
             lines.append(
                 f"imbalance: the largest class of train has {self.imbalance:.1f} times the images of the smallest"

@@ -89,6 +89,10 @@ class Classification(Task):
         return f"accuracy {scores['accuracy']:.2%}" if "accuracy" in scores else ""
 
     def answers(self, model: Model, outputs: Tensor, top: int) -> list[Answer]:
+        if outputs.ndim != 2:
+            raise Error(
+                "This model answers for every pixel, and classification is of whole images: leave out the task."
+            )
         values, indices = model.probabilities(outputs).sort(dim=-1, descending=True, stable=True)
         return [
             Answer(

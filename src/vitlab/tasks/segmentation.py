@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from vitlab.core.errors import ConfigError, DataError
+from vitlab.core.errors import ConfigError, DataError, Error
 from vitlab.data.contract import IGNORED, DataSet, Masks, Split
 from vitlab.models.contract import Model
 from vitlab.objectives.contract import Criterion
@@ -61,6 +61,10 @@ class Segmentation(Task):
 
     def answers(self, model: Model, outputs: Tensor, top: int) -> list[Answer]:
         del top
+        if outputs.ndim != 4:
+            raise Error(
+                "This model gives one answer per image, and segmentation needs one per pixel: leave out the task."
+            )
         masks = outputs.argmax(dim=1).to(torch.uint8).cpu().numpy()
         names = model.labels or tuple(f"class {i}" for i in range(outputs.shape[1]))
         return [Answer(mask=mask, labels=names) for mask in masks]

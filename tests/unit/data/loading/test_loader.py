@@ -223,7 +223,7 @@ def test_the_list_of_damaged_images_ends() -> None:
     damage = Damage(10_000, 0.01)
     damage.add(Damaged(number, f"no {number}") for number in range(100))
     damage.add([Damaged(3, "no 3")])
-    with pytest.raises(DataError, match=r"(?s)101 of 10,000 .* 100 are allowed.*no 19 and 81 more$"):
+    with pytest.raises(DataError, match=r"(?s)101 of 10,000 .* 100 are allowed.*no 19 And 81 more\.$"):
         damage.add([Damaged(9_999, "no 9999")])
 
 
