@@ -92,7 +92,7 @@ class MetaPseudoLabels(Objective):
             )
         self.options, self.criterion, self.unlabelled, self.target = options, criterion, unlabelled, target
         self.seed = int(torch.randint(2**32, ()))  # torch's generator is seeded by the recipe here
-        self.player = copy.deepcopy(model).train()
+        self.player = copy.deepcopy(model)  # in training, but for batch norms that are held still
         if options.teacher_start == "fresh":
             self.player.to("cpu").initialize()  # the same on every device
         self.pseudo: Tensor | None = None  # what the student was taught in this step

@@ -22,6 +22,7 @@ from vitlab.models.outside import wrap
 from vitlab.models.vit import ViT, ViTConfig
 from vitlab.objectives.cross_entropy import CrossEntropy
 from vitlab.objectives.meta_pseudo_labels import MetaPseudoLabels, MetaPseudoLabelsOptions
+from vitlab.training.adapters import choose, hold_still
 from vitlab.training.learner import Learner
 from vitlab.training.optimizers import Optimizer, build
 
@@ -387,6 +388,19 @@ def test_a_fresh_teacher_is_refused_where_a_part_of_it_would_stay_random() -> No
     with pytest.raises(ConfigError, match="set objective.teacher_start to student"):
         made(student, teacher_start="fresh")
     assert not made(student).player.projection.weight.requires_grad  # pyright: ignore[reportAttributeAccessIssue]
+
+
+def test_a_teachers_batch_norms_are_held_still_as_the_students_are() -> None:
+    student = create("wrn-28-2", num_classes=3, layers=(1,), width=8).train()
+    choose(student, "head", None)
+    hold_still(student)
+    objective, batch = made(student), batch_of()
+    before = {name: value.clone() for name, value in objective.player.named_buffers()}
+    for progress in torch.tensor([0.1, 0.2]):
+        objective.loss(student, batch, progress)
+        objective.teach(student, batch, progress)
+    assert before
+    assert all(torch.equal(value, before[name]) for name, value in objective.player.named_buffers())
 
 
 @pytest.mark.parametrize("sam", [None, 0.5])
