@@ -92,7 +92,7 @@ def test_class_folders_measure_and_options_change_the_recipe(
         (["stray"], "stray"),
         (["--batch-size", "0"], "batch_size must be at least 1"),
         (["--method", "dimo"], "There is no method named 'dimo'. Did you mean dino?"),
-        (["--method", "supervised"], "'supervised' learns from labels"),
+        (["--method", "supervised"], "'supervised' trains a model that answers a task; without one there are dino"),
         (["--method", "simclr", "--objective.mask-ratio", "0.5"], "There is no option '--objective.mask-ratio'"),
         (["--objective", "mae"], "Name the objective as --method"),
         (["--model", "vitlab/tinny"], "vitlab/tiny"),

@@ -2,6 +2,7 @@
 
 import functools
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -15,9 +16,10 @@ import vitlab
 from batches import labelled
 from changing import changed, lose_at
 from vitlab.core.errors import ConfigError
+from vitlab.data.contract import DataSet
 from vitlab.models.heads import DistilledHead
 from vitlab.models.timm.adapter import TimmModel
-from vitlab.objectives.distillation import Distillation
+from vitlab.objectives.distillation import Distillation, class_order
 from vitlab.recipes import find_recipe
 from vitlab.training import checkpoints, session
 from vitlab.training.learner import Learner
@@ -124,6 +126,36 @@ def test_a_teacher_of_other_classes_is_refused_and_one_of_another_order_is_put_i
     assert isinstance(objective, Distillation)
     assert objective.order is not None
     assert objective.order.tolist() == [2, 1, 0]
+
+
+@pytest.mark.parametrize(
+    ("known", "classes", "order", "said"),
+    [
+        (("Sea_lion", "Cat", "dog"), ("cat", "dog", "sea lion"), [1, 2, 0], ""),
+        (("n02084071", "n02121620"), ("cat (n02121620)", "dog (n02084071)"), [1, 0], ""),
+        (("cat", "dog"), ("cat", "dog"), None, ""),
+        (None, ("cat", "dog"), None, ""),
+        (
+            ("0", "1"),
+            ("cat", "dog"),
+            None,
+            r"teacher runs/t are not those of pets \('0', the data's 'cat'\): matched by num",
+        ),
+    ],
+)
+def test_a_teachers_classes_are_matched_by_name_or_said_not_to_be(
+    known: tuple[str, ...] | None,
+    classes: tuple[str, ...],
+    order: list[int] | None,
+    said: str,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """As an evaluation matches them: by names but for case and underscores, or by WordNet ids."""
+    model = vitlab.create("vit-digits", depth=1, num_classes=len(classes))
+    model.labels = known
+    dataset = DataSet(name="pets", classes=classes, splits={}, fingerprint="")
+    assert class_order("runs/t", model, dataset) == order
+    assert re.search(said, caplog.text) if said else not caplog.text
 
 
 def batch_normed(recipe: Recipe) -> Recipe:

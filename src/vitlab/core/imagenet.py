@@ -48,3 +48,25 @@ def wordnet_ids(name: str) -> tuple[str, ...]:
         return (name,)
     found = SEVERAL.fullmatch(name)
     return () if found is None else tuple(found[1].split())
+
+
+def places_of(labels: Sequence[str], classes: Sequence[str]) -> list[int] | None:
+    """Where each of the classes is among a model's labels, by name or WordNet id; None where one is not."""
+    for known, asked in ((labels, classes), (_wordnet(labels), _wordnet(classes))):
+        table = {plain(name): place for place, name in enumerate(known)}
+        if len(table) == len(labels) and all(plain(name) in table for name in asked):
+            return [table[plain(name)] for name in asked]
+    return None
+
+
+def _wordnet(names: Sequence[str]) -> list[str]:
+    """The names with the WordNet id of each that has one; those of the thousand where the names are ImageNet's."""
+    thousand = imagenet_classes()
+    if list(names) == [name for _, name in thousand]:
+        return [key for key, _ in thousand]
+    return [wordnet_id(name) or name for name in names]
+
+
+def plain(name: str) -> str:
+    """A class name without what names of one class differ in: case, underscores and spaces."""
+    return " ".join(name.casefold().replace("_", " ").split())

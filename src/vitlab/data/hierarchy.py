@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, Literal, TypeAlias, final
 
 from vitlab.core.errors import DataError, near_matches
-from vitlab.core.imagenet import wordnet_id
+from vitlab.core.imagenet import plain, wordnet_id
 from vitlab.core.reading import check_regular, parse_json, read_text
 from vitlab.data.sources.published.cifar import COARSE
 
@@ -99,12 +99,12 @@ def hierarchy_over(classes: Sequence[str], parents: Parents, *, where: str, inne
 
 def _own_nodes(classes: Sequence[str], known: Parents, where: str) -> list[str]:
     """The node of each class: of its name, of its WordNet id, or of a name that differs in case or underscores."""
-    plain = {_plain(name): name for name in known}
+    alike = {plain(name): name for name in known}
     found: list[str] = []
     missing: list[str] = []
     for name in classes:
         names = [
-            each for each in (name, wordnet_id(name), plain.get(_plain(name))) if each is not None and each in known
+            each for each in (name, wordnet_id(name), alike.get(plain(name))) if each is not None and each in known
         ]
         (found if names else missing).append(names[0] if names else name)
     if missing:
@@ -129,10 +129,6 @@ def _chain(node: str, known: Parents, where: str) -> list[str]:
             raise DataError(f"{where} goes in a circle: {' is below '.join(circle)}. Take one of these lines out.")
         chain[above], node = None, above
     return list(chain)
-
-
-def _plain(name: str) -> str:
-    return " ".join(name.casefold().replace("_", " ").split())
 
 
 def read_parents(path: Path) -> dict[str, str | None]:

@@ -9,13 +9,13 @@ import torch
 from jaxtyping import Bool
 from torch import Tensor
 
-from vitlab.core.imagenet import imagenet_classes, wordnet_ids
+from vitlab.core.imagenet import imagenet_classes, places_of, wordnet_ids
 from vitlab.data.contract import Array, Split
 from vitlab.evaluation.accuracy import TOP, ranks
 from vitlab.evaluation.contract import EvaluationError, Metric, Subject
 from vitlab.evaluation.features import Progress, Reading, outputs
 from vitlab.evaluation.labeled_features import Z95, share
-from vitlab.evaluation.subject import for_classes, num_logits, places_of
+from vitlab.evaluation.subject import for_classes, num_logits
 
 BIN = 100  # images of like confidence whose accuracy is compared with it
 DRAWS = 200  # of the images, for spreads

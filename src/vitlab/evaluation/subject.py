@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from vitlab.core.config import check_value
-from vitlab.core.imagenet import imagenet_classes, wordnet_id
+from vitlab.core.imagenet import places_of, plain
 from vitlab.core.preprocess import Preprocess
 from vitlab.evaluation.contract import EvaluationError, Subject
 from vitlab.models.contract import Model, evaluating
@@ -149,28 +149,7 @@ def num_logits(subject: Subject) -> int:
     return subject.logits(torch.zeros(1, 3, *subject.preprocess.size, device=subject.device)).shape[-1]
 
 
-def places_of(labels: Sequence[str], classes: Sequence[str]) -> list[int] | None:
-    """Where each of the classes is among a model's labels, by name or WordNet id; None where one is not."""
-    for known, asked in ((labels, classes), (_wordnet(labels), _wordnet(classes))):
-        table = {_plain(name): place for place, name in enumerate(known)}
-        if len(table) == len(labels) and all(_plain(name) in table for name in asked):
-            return [table[_plain(name)] for name in asked]
-    return None
-
-
-def _wordnet(names: Sequence[str]) -> list[str]:
-    """The names with the WordNet id of each that has one; those of the thousand where the names are ImageNet's."""
-    thousand = imagenet_classes()
-    if list(names) == [name for _, name in thousand]:
-        return [key for key, _ in thousand]
-    return [wordnet_id(name) or name for name in names]
-
-
 def _missing(labels: Sequence[str], classes: Sequence[str]) -> str:
-    known = {_plain(name) for name in labels}
-    absent = next((name for name in classes if _plain(name) not in known), None)
+    known = {plain(name) for name in labels}
+    absent = next((name for name in classes if plain(name) not in known), None)
     return "" if absent is None else f", among them '{absent}', which the model does not know"
-
-
-def _plain(name: str) -> str:
-    return " ".join(name.casefold().replace("_", " ").split())

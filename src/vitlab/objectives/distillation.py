@@ -1,5 +1,6 @@
 """Distillation as DeiT does it (arXiv 2012.12877): a teacher answers the same augmented images."""
 
+import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal, final
@@ -11,6 +12,7 @@ from torch import Tensor
 
 from vitlab.core.config import check_fields
 from vitlab.core.errors import ConfigError
+from vitlab.core.imagenet import places_of
 from vitlab.core.preprocess import Preprocess
 from vitlab.data.batch import Batch
 from vitlab.data.contract import DataSet
@@ -20,6 +22,8 @@ from vitlab.models.wrapped import Wrapped
 from vitlab.objectives.contract import Metrics, Objective, ObjectiveKind, Setting
 from vitlab.objectives.cross_entropy import CrossEntropy
 from vitlab.weights.load import load
+
+log = logging.getLogger("vitlab")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -144,16 +148,25 @@ def build(options: DistillationOptions, setting: Setting) -> Distillation:
 
 
 def class_order(source: str, teacher: Model, dataset: DataSet) -> list[int] | None:
-    """Where the data's classes are among the teacher's; None where they are in the same order, or it names none."""
+    """Where the data's classes are among the teacher's, by name or WordNet id.
+
+    None where they are in the same order, or are taken to be: it names none, or others, which is said.
+    """
     if teacher.config.num_classes != dataset.num_classes:
         raise ConfigError(
             f"The teacher ({source}) knows {teacher.config.num_classes} classes and {dataset.name} has"
             f" {dataset.num_classes}: fine-tune it on that data first."
         )
-    names = teacher.labels or ()
-    if names == tuple(dataset.classes) or set(names) != set(dataset.classes):
+    if teacher.labels is None:
         return None
-    return [names.index(name) for name in dataset.classes]
+    places = places_of(teacher.labels, dataset.classes)
+    if places is None:
+        log.warning(
+            "The class names of the teacher %s are not those of %s ('%s', the data's '%s'): matched by number.",
+            source, dataset.name, teacher.labels[0], dataset.classes[0],
+        )  # fmt: skip
+        return None
+    return None if places == sorted(places) else places
 
 
 OBJECTIVE = ObjectiveKind(

@@ -82,7 +82,7 @@ def method_named(name: str) -> Method:
     if not is_file_reference(name) and name not in OBJECTIVES.names():
         raise unknown_name("method", name, METHODS, f" There are {', '.join(METHODS)}, or FILE.py:NAME of your own.")
     if OBJECTIVES.find(name).objective.scores_task:
-        raise ConfigError(f"'{name}' learns from labels; without them there are {', '.join(METHODS)}.")
+        raise ConfigError(f"'{name}' trains a model that answers a task; without one there are {', '.join(METHODS)}.")
     return Method(objective=name)
 
 

@@ -9,6 +9,7 @@ import torch
 
 from vitlab.core.config import from_dict, parse_assignments, to_dict
 from vitlab.core.errors import ConfigError, UnknownNameError
+from vitlab.core.imagenet import places_of
 from vitlab.core.preprocess import Preprocess
 from vitlab.core.random import torch_seed
 from vitlab.core.registry import need_permission
@@ -142,8 +143,8 @@ def _check_head(model: Model, spec: ModelChoice, plan: Plan) -> None:
             f"model.keep_head: {spec.source} knows {model.config.num_classes} classes and {dataset.name} has"
             f" {dataset.num_classes}; leave it out, so that the model gets a head for them."
         )
-    names = model.labels or ()
-    if names != tuple(dataset.classes) and set(names) == set(dataset.classes):
+    places = None if model.labels is None else places_of(model.labels, dataset.classes)
+    if places is not None and places != sorted(places):
         raise ConfigError(
             f"model.keep_head: {spec.source} has the classes of {dataset.name} in another order; leave it out."
         )

@@ -33,9 +33,9 @@ def run(request: "Request") -> Result:
 
 
 def _fewshot(on: "Measurement", options: FewshotOptions) -> Outcome:
+    from vitlab.core.imagenet import places_of
     from vitlab.evaluation.fewshot import SWEEP, fewshot
     from vitlab.evaluation.measurement import noted
-    from vitlab.evaluation.subject import places_of
 
     on.check_parts()
     shots = _possible_shots(on, options.shots)
