@@ -1,5 +1,6 @@
 """Runs that go on after stops at odd moments, on other machines, and from folders of other versions."""
 
+import errno
 import json
 import shutil
 import signal
@@ -8,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from torch import Tensor
 
 import vitlab
@@ -22,7 +24,7 @@ from vitlab.objectives.contract import Metrics
 from vitlab.training import checkpoints, session
 from vitlab.training.finish import RunOutcome
 from vitlab.training.recipe import Recipe
-from vitlab.training.run import RunError, resuming
+from vitlab.training.run import RunError, locked, resuming
 from vitlab.training.scoring import Scoring
 from vitlab.training.step import Stepper, Turn
 
@@ -67,6 +69,52 @@ def test_steps_before_the_data_fail_are_kept(short: Recipe, tmp_path: Path, monk
         assert steps_kept(folder)[-1] == kept
         assert resume(folder).step == 24
         assert differences(tmp_path / "whole", folder) == []
+
+
+@pytest.mark.parametrize("keep", ["best", "last"])
+def test_a_folder_that_was_moved_gets_no_second_one(
+    keep: str, short: Recipe, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nor does what is written to it: the run ends at once, and resumes where its folder is."""
+    folder, elsewhere = tmp_path / "run", tmp_path / "elsewhere"
+    with monkeypatch.context() as patch:
+        before_step(9, lambda _: folder.rename(elsewhere) and None, patch, Stepper)
+        with pytest.raises(RunError, match="moved or deleted while the run was under way"):
+            run(changed(short, keep=keep), folder)
+    assert not folder.exists()
+    assert resume(elsewhere).step == 24
+    run(changed(short, keep=keep), tmp_path / "whole")
+    assert differences(tmp_path / "whole", elsewhere) == []
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB."),
+        RuntimeError("[enforce fail at alloc_cpu.cpp:127] DefaultCPUAllocator: can't allocate memory: you tried to"),
+        OSError(errno.ENOMEM, "Cannot allocate memory"),
+        MemoryError(),
+    ],
+)
+def test_memory_that_runs_out_is_a_sentence(
+    error: Exception, short: Recipe, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(_: Stepper) -> None:
+        raise error
+
+    before_step(9, fail, monkeypatch, Stepper)
+    with pytest.raises(RunError, match=r"memory ran out in steps of 16 images: .* resume \(vitlab train --resume"):
+        run(short, tmp_path / "run")
+
+
+def test_a_folder_that_is_gone_does_not_hide_what_ended_the_run(tmp_path: Path) -> None:
+    def lose() -> None:
+        with locked(tmp_path / "run"):
+            shutil.rmtree(tmp_path / "run")
+            raise RunError("why it ended")
+
+    with pytest.raises(RunError, match="why it ended"):
+        lose()
 
 
 def test_a_signal_before_any_step_was_made(short: Recipe, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

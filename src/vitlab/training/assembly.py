@@ -42,6 +42,7 @@ from vitlab.training.muon import Muon
 from vitlab.training.optimizers import build
 from vitlab.training.plan import Plan
 from vitlab.training.predictions import Predictions
+from vitlab.training.run import check_there
 from vitlab.training.scoring import Scoring
 from vitlab.training.state import State
 from vitlab.training.step import Stepper, Turn
@@ -93,8 +94,13 @@ class Run:
 
     def save_model(self) -> None:
         """Write the run's `model/`."""
+        self._check_there()
         with averaged(self.state):
             export(self.state.objective.product(self.state.model), self.plan.folder / "model", self.world)
+
+    def _check_there(self) -> None:
+        if self.world.first:
+            check_there(self.plan.folder)
 
     def check(self) -> None:
         """End the run where all processes together met more unreadable images than are allowed."""
@@ -135,7 +141,9 @@ class Run:
             *([evaluate, self.alarm] if plan.parts.val is not None else []),
             self._predictions(clock),
             hooks.EarlyStop(state, recipe.patience),
-            hooks.Checkpoints(state, stepper, plan.folder / "checkpoints", plan.intervals.checkpoint, clock),
+            hooks.Checkpoints(
+                state, stepper, plan.folder / "checkpoints", plan.intervals.checkpoint, clock, self._check_there
+            ),
         ]
 
     def _predictions(self, clock: Clock) -> Predictions:

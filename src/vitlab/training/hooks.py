@@ -235,10 +235,22 @@ class EarlyStop(Hook):
 
 @final
 class Checkpoints(Hook):
-    """A checkpoint every so often, at the best score, and before the run ends for whatever reason."""
+    """A checkpoint every so often, at the best score, and before the run ends for whatever reason.
 
-    def __init__(self, state: State, stepper: Stepper, folder: Path, interval: int, clock: Clock) -> None:
+    `check` raises what forbids to write one.
+    """
+
+    def __init__(
+        self,
+        state: State,
+        stepper: Stepper,
+        folder: Path,
+        interval: int,
+        clock: Clock,
+        check: Callable[[], None] = lambda: None,
+    ) -> None:
         self.state, self.stepper, self.folder, self.interval, self.clock = state, stepper, folder, interval, clock
+        self.check = check
 
     def after_step(self, moment: Moment) -> None:
         progress = self.state.progress
@@ -248,6 +260,7 @@ class Checkpoints(Hook):
         if due and progress.skipped_in_a_row and not moment.last:
             due = not any_of(self.stepper.world, bool(checkpoints.complete(self.folder)))
         if due:
+            self.check()
             self.stepper.keep()
             with self.clock.stopped():
                 checkpoints.write(self.folder, self.state)

@@ -16,6 +16,8 @@ from vitlab.core import record
 from vitlab.core.errors import Error, did_you_mean
 from vitlab.core.files import near_paths
 
+LOCK = ".lock"  # a run's file, there from its beginning on
+
 
 class RunError(Error):
     """A run folder that cannot be used as asked."""
@@ -36,7 +38,7 @@ def locked(folder: Path) -> Iterator[None]:
     A folder in which nothing was made but the lock is removed.
     """
     folder.mkdir(parents=True, exist_ok=True)
-    lock = folder / ".lock"
+    lock = folder / LOCK
     with lock.open("a+") as handle:
         try:
             fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -55,13 +57,23 @@ def locked(folder: Path) -> Iterator[None]:
         try:
             yield
         finally:
-            if list(folder.iterdir()) == [lock]:
-                lock.unlink()
-                folder.rmdir()
+            with contextlib.suppress(OSError):  # the folder is gone, or its disk: what ended the run says so
+                if list(folder.iterdir()) == [lock]:
+                    lock.unlink()
+                    folder.rmdir()
 
 
 def _under_way(folder: Path, owner: str) -> RunError:
     return RunError(f"A run is under way in {folder} ({owner}): wait for it, stop it, or choose another folder.")
+
+
+def check_there(folder: Path) -> None:
+    """Refuse to write into a run's folder that was moved or deleted since: what is written would be no run's."""
+    if not any((folder / name).exists() for name in (LOCK, "recipe.json")):
+        raise RunError(
+            f"{folder} is no longer there as a run's folder: it was moved or deleted while the run was under way. Where"
+            " it was moved, resume it there (vitlab train --resume WHERE)."
+        )
 
 
 def resuming(folder: Path) -> str:

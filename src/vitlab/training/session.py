@@ -3,6 +3,7 @@
 import contextlib
 import copy
 import dataclasses
+import errno
 from pathlib import Path
 from typing import NamedTuple
 
@@ -36,7 +37,7 @@ from vitlab.training.log import TRACKER, ProgressView, check_tracker, open_sinks
 from vitlab.training.model import architecture, build_model, check_model, rebuild_model
 from vitlab.training.plan import Given, Plan, make_plan, open_parts
 from vitlab.training.recipe import GIVEN, Recipe, read_recipe
-from vitlab.training.run import RunError, Stop, differences, locked, read_json, resuming
+from vitlab.training.run import RunError, Stop, check_there, differences, locked, read_json, resuming
 
 ARCHITECTURE = "architecture.json"  # a run's file: its model but for the weights, which checkpoints hold
 LR_RANGE = "lr_range.json"  # a run's file: how its lr was found
@@ -141,13 +142,19 @@ def _run(
             plan = _with_lr(plan, world, stop, view) if find_lr else plan
             return _compiled_or_not(plan, world, stop, view)
         except (OSError, SafetensorError) as error:
+            if _is_out_of_memory(error):
+                raise RunError(_too_large(plan, world)) from error
+            if world.first:
+                check_there(folder)
             if not checkpoints.is_full(error):
                 raise
             kept = checkpoints.last_good(folder / "checkpoints")
             raise checkpoints.DiskFullError(
                 f"The disk of {folder} is full: make room and resume ({resuming(folder)}); of checkpoints {kept}."
             ) from error
-        except RuntimeError as error:
+        except (RuntimeError, MemoryError) as error:
+            if _is_out_of_memory(error):
+                raise RunError(_too_large(plan, world)) from error
             if world.size == 1 or not any(sign in str(error) for sign in LOST_PEER):
                 raise
             stop.to_the_end = True
@@ -155,6 +162,24 @@ def _run(
                 f"This run lost one of its processes, whose own message says why; when that is mended,"
                 f" resume from the last checkpoint: {resuming(folder)}."
             ) from error
+
+
+def _is_out_of_memory(error: Exception) -> bool:
+    """Whether memory ran out, a GPU's or the machine's; torch has a type of error for the former alone."""
+    if isinstance(error, OSError):
+        return error.errno == errno.ENOMEM
+    return isinstance(error, torch.OutOfMemoryError | MemoryError) or "can't allocate memory" in str(error)
+
+
+def _too_large(plan: Plan, world: World) -> str:
+    """What to say, and to do, where memory ran out."""
+    whose = "GPU's" if world.device.type == "cuda" else "machine's"
+    kept = checkpoints.complete(plan.folder / "checkpoints")
+    again = f", or make room and resume ({resuming(plan.folder)})" if kept else ""
+    return (
+        f"The {whose} memory ran out in steps of {plan.recipe.batch_size:,} images: start a run with a smaller"
+        f" --batch-size, or with --accumulate 2 or more, which computes a step in as many parts{again}."
+    )
 
 
 def _take_folder(folder: Path, world: World, stack: contextlib.ExitStack) -> None:
@@ -325,6 +350,7 @@ def _keep_steps(run: Run, view: ProgressView) -> None:
     if run.world.size > 1 or progress.step <= last or progress.skipped_in_a_row:
         return
     with contextlib.suppress(Error):  # the data's is the one to tell
+        check_there(folder)
         run.stepper.keep()
         checkpoints.write(folder / "checkpoints", run.state)
         view.say(f"Step {progress.step:,} is kept; when the data are mended, {resuming(folder)} resumes there.")
