@@ -6,8 +6,9 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from vitlab.api import create, save
+from vitlab.api import create, examine_data, save
 from vitlab.cli import main
+from vitlab.core.errors import Error
 
 
 @pytest.fixture
@@ -63,6 +64,9 @@ def test_no_table_is_written_over_the_data(tmp_path: Path, capsys: pytest.Captur
         assert main(["data", str(table), "--no-features", option, str(tmp_path / "." / "labels.csv")]) == 2
         assert "is the data set's own file: give another file to write." in capsys.readouterr().err
         assert table.read_text() == before
+    with pytest.raises(Error, match="is the data set's own file"):
+        examine_data(table, None, page=table)
+    assert table.read_text() == before
     both = ["--page", str(tmp_path / "x"), "--csv", str(tmp_path / "x")]
     assert main(["data", str(table), "--no-features", *both]) == 2
     assert "is also --page" in capsys.readouterr().err

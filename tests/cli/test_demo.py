@@ -56,6 +56,9 @@ def test_a_run_that_is_there_stops_the_story_before_it_begins(
     (tmp_path / "recipe.json").touch()
     assert main(["demo", "--out", str(tmp_path)]) == 2
     assert capsys.readouterr() == ("", f"vitlab: {tmp_path} holds a run already: choose another folder (--out).\n")
+    file = tmp_path / "recipe.json"
+    assert main(["demo", "--out", str(file)]) == 2
+    assert capsys.readouterr() == ("", f"vitlab: {file} is a file; give the name of a folder for the run (--out).\n")
 
 
 @pytest.mark.slow

@@ -13,6 +13,7 @@ from short_runs import short, small_set
 from vitlab import api
 from vitlab.cli import main
 from vitlab.core.config import to_dict
+from vitlab.core.errors import Error
 from vitlab.core.record import write_json
 from vitlab.training import distribution, session
 from vitlab.training.distribution import World
@@ -120,3 +121,10 @@ def test_help_needs_nothing_heavy() -> None:
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     assert "vitlab report" in done.stdout
+
+
+def test_a_run_in_the_place_of_a_file_is_refused(short: Recipe, tmp_path: Path) -> None:
+    (tmp_path / "photo.jpg").write_text("x")
+    with pytest.raises(Error, match=r"photo\.jpg is a file; give the name of a folder for the run\."):
+        api.train(short, out=tmp_path / "photo.jpg", device="cpu")
+    assert (tmp_path / "photo.jpg").read_text() == "x"

@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from vitlab.api.given import placed, source_name
+from vitlab.core.errors import Error
 from vitlab.core.registry import permit
 from vitlab.data.decoding import StrPath
 from vitlab.models.contract import Model
@@ -32,7 +33,7 @@ def examine_data(
     those of equal bytes alone. `page` is a file for the same with thumbnails. `stage` is called with a title and an
     amount, for a context whose value is a progress function or None.
     """
-    from vitlab.core.files import atomic_file
+    from vitlab.core.files import atomic_file, check_writable
     from vitlab.evaluation.examination import examine
     from vitlab.evaluation.subject import subject_of
     from vitlab.reporting.data_page import data_page
@@ -40,6 +41,10 @@ def examine_data(
     from vitlab.training.recipe import DataChoice, Recipe
 
     source = source_name(data, "data")
+    if page is not None:
+        if Path(page).resolve() == Path(source).resolve():
+            raise Error(f"{page} is the data set's own file: give another one for the page.")
+        check_writable(Path(page))
     permit(source)
     dataset = open_parts(Recipe(data=DataChoice(source=source)))
     with contextlib.ExitStack() as stack:

@@ -55,6 +55,8 @@ def main(arguments: Sequence[str]) -> int:
         raise Error(f"--epochs must be at least 1, not {given.epochs}.")
     if given.out is not None and (given.out / "recipe.json").exists():
         raise Error(f"{given.out} holds a run already: choose another folder (--out).")
+    if given.out is not None and given.out.exists() and not given.out.is_dir():
+        raise Error(f"{given.out} is a file; give the name of a folder for the run (--out).")
 
     from vitlab import api
     from vitlab.data.open import open_data

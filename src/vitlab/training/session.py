@@ -69,6 +69,8 @@ def train(
     """
     if (folder / "recipe.json").exists():
         raise RunError(f"{folder} holds a run already: resume it ({resuming(folder)}), or choose another folder.")
+    if folder.exists() and not folder.is_dir():
+        raise RunError(f"{folder} is a file; give the name of a folder for the run.")
     if taken := [name for name in OWN if _is_taken(folder / name)]:
         raise RunError(
             f"{folder} holds {taken[0]}, which is no run's and would be written over: choose another folder."
