@@ -1,4 +1,5 @@
 import contextlib
+import dataclasses
 import json
 import re
 import subprocess
@@ -128,3 +129,10 @@ def test_a_run_in_the_place_of_a_file_is_refused(short: Recipe, tmp_path: Path) 
     with pytest.raises(Error, match=r"photo\.jpg is a file; give the name of a folder for the run\."):
         api.train(short, out=tmp_path / "photo.jpg", device="cpu")
     assert (tmp_path / "photo.jpg").read_text() == "x"
+
+
+def test_a_run_among_its_images_is_refused(short: Recipe, tmp_path: Path) -> None:
+    among = dataclasses.replace(short, data=dataclasses.replace(short.data, source=f"{tmp_path}/."))
+    with pytest.raises(Error, match="holds the images, and a run's files would lie among them"):
+        api.train(among, out=tmp_path, device="cpu")
+    assert not (tmp_path / "recipe.json").exists()

@@ -71,6 +71,8 @@ def train(
         raise RunError(f"{folder} holds a run already: resume it ({resuming(folder)}), or choose another folder.")
     if folder.exists() and not folder.is_dir():
         raise RunError(f"{folder} is a file; give the name of a folder for the run.")
+    if folder.exists() and folder.resolve() == Path(recipe.data.source).resolve():
+        raise RunError(f"{folder} holds the images, and a run's files would lie among them: choose another folder.")
     if taken := [name for name in OWN if _is_taken(folder / name)]:
         raise RunError(
             f"{folder} holds {taken[0]}, which is no run's and would be written over: choose another folder."
