@@ -197,7 +197,13 @@ def _take_folder(folder: Path, world: World, stack: contextlib.ExitStack) -> Non
             if world.size == 1:
                 raise
             refusal = str(error)
-    if (said := shared(refusal)) is not None:
+    try:
+        said = shared(refusal)
+    except RuntimeError as error:  # the first process is gone before its sentence is here
+        if not any(sign in str(error) for sign in LOST_PEER):
+            raise
+        said = "The first process ended before the run began: its own message says why."
+    if said is not None:
         raise RunError(said)
 
 
