@@ -44,4 +44,4 @@ def test_the_limits_in_the_guide_are_the_defaults() -> None:
     assert rows["images waiting"].startswith(f"{limits.queue},")
     assert rows["bodies held at once"] == f"{limits.buffered_bytes // 10**6} MB"
     assert rows["scans of a progressive JPEG"].startswith(f"{limits.scans},")
-    assert rows["arrival of the head, then of the body"].startswith(f"{limits.receive_seconds:g} s each")
+    assert rows["time for the head to arrive, then for the body"].startswith(f"{limits.receive_seconds:g} s each")
