@@ -80,7 +80,7 @@ def main(arguments: Sequence[str]) -> int:
     model = api.load(given.model)
     for place in (given.csv, given.out and given.out / "picture"):
         if place is not None:
-            check_writable(place)
+            check_writable(place, images)
     with progress_bar("Images", len(images), at_least=given.batch_size + 1) as progress:
         answers = api.predict(
             model,

@@ -51,11 +51,17 @@ def atomic_file(path: Path) -> Iterator[Path]:
             partial.unlink(missing_ok=True)
 
 
-def check_writable(path: Path) -> None:
-    """Refuse, before anything is computed for it, a file that cannot be written; the folder that it is in is made."""
+def check_writable(path: Path, read: Iterable[str | os.PathLike[str]] = ()) -> None:
+    """Refuse, before anything is computed for it, a file that cannot be written, or is one of those that are `read`.
+
+    The folder that it is in is made.
+    """
     _make_parent(path)
     if path.is_dir():
         raise Error(f"{path} is a folder; give the name of a file to write.")
+    real = path.resolve()
+    if path.exists() and any(Path(each).resolve() == real for each in read):
+        raise Error(f"{path} is read here and would be written over: give another file to write.")
     try:
         tempfile.TemporaryFile(dir=path.parent).close()
     except OSError as error:
