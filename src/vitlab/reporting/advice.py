@@ -47,7 +47,7 @@ def next_steps(
     run, source = str(record.folder), str(record.field("data.source", "DATA"))
     steps: list[Note] = []
     if record.state == "unfinished":
-        steps.append(Note("Go on with the run where it stopped:", command("vitlab", "train", "--resume", run)))
+        steps.append(Note("Resume the run where it stopped:", command("vitlab", "train", "--resume", run)))
     if record.state == "under way":
         steps.append(Note("See how far it is, later:", command("vitlab", "report", run)))
     own = () if purpose.headless else purpose.task.commands(run, source)
