@@ -25,8 +25,11 @@ class CannotWriteError(Error, OSError):
 
 
 @contextlib.contextmanager
-def atomic_file(path: Path) -> Iterator[Path]:
-    """A temporary path beside `path` that takes its place, synced, when the block ends well."""
+def atomic_file(path: Path, *, synced: bool = True) -> Iterator[Path]:
+    """A temporary path beside `path` that takes its place when the block ends well.
+
+    It is synced, unless thousands of files are written that can be made again: a disk syncs a hundred per second.
+    """
     _make_parent(path)
     if path.is_dir():
         raise Error(f"{path} is a folder; give the name of a file to write.")
@@ -39,9 +42,11 @@ def atomic_file(path: Path) -> Iterator[Path]:
     try:
         yield partial
         partial.chmod(0o666 & ~_umask())
-        sync(partial)
+        if synced:
+            sync(partial)
         partial.replace(path)
-        sync(path.parent)
+        if synced:
+            sync(path.parent)
     except Exception as error:
         if (refused := _refused(path, error)) is not None:
             raise refused from error
