@@ -21,6 +21,7 @@ from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 from torch.nn.parallel import DistributedDataParallel
 
 from vitlab.core.errors import ConfigError
+from vitlab.evaluation.features import Share
 from vitlab.models.contract import Model
 from vitlab.training.experts import expert_layers, shard_experts
 from vitlab.training.learner import Learner
@@ -174,6 +175,18 @@ def without_sync(module: nn.Module, skip: bool) -> contextlib.AbstractContextMan
     if skip and isinstance(module, DistributedDataParallel):
         return module.no_sync()
     return contextlib.nullcontext()
+
+
+def share_of(world: World) -> Share:
+    """This process's part of an evaluation, and how the parts of all are put together."""
+
+    def gather(part: Tensor) -> list[Tensor]:
+        sent = part.to(torch.uint8) if part.dtype is torch.bool else part  # not every backend sends booleans
+        parts = [torch.empty_like(sent) for _ in range(world.size)]
+        dist.all_gather(parts, sent)
+        return [item.to(part.dtype) for item in parts]
+
+    return Share() if world.size == 1 else Share(world.rank, world.size, gather)
 
 
 def mean_over(world: World, values: Tensor) -> Tensor:
