@@ -16,7 +16,14 @@ from vitlab.training.recipe import GIVEN, RENAMED, Recipe
 LR = "--optimizer.lr"
 SHORT = {"--epochs": ("--schedule.total", "{} epochs"), "--lr": (LR, "{}")}
 # options of verbs that choose a recipe, and what they set in it
-FIELDS = {"--lr": LR, "--steps": "--schedule.total", "--epochs": "--schedule.total", "--lora": "--model.lora"}
+FIELDS = {
+    "--lr": LR,
+    "--steps": "--schedule.total",
+    "--epochs": "--schedule.total",
+    "--lora": "--model.lora",
+    "--image-size": "--model.image-size",
+}
+CHOSEN_BY = {"--data.source": "--data", "--model.source": "--model"}  # what such a recipe follows from
 REGISTRIES = {"task": TASKS, "objective": OBJECTIVES}
 
 
@@ -69,13 +76,13 @@ def parse_recipe(
 
 
 def data_and_changes(
-    data: str | None, draft: Recipe, arguments: list[str], options: Iterable[str], *, prog: str, missing: str
+    data: str | None, draft: Recipe, arguments: Sequence[str], options: Iterable[str], *, prog: str, missing: str
 ) -> tuple[str, Callable[[Recipe], Recipe]]:
     """The data that is named by an option or as the first word, and what the other arguments change in a recipe.
 
     A wrong option or word is said at once, by a `draft` of the recipe, before anything is read.
     """
-    beside = list(options)
+    beside, arguments = list(options), current_names(arguments)
     _, words = parse_recipe(draft, arguments, prog=prog, beside=beside)
     found = words.pop(0) if data is None and words else data
     refuse(words, beside, prog=f"{prog.rpartition(' ')[0]} {found}")
@@ -85,8 +92,14 @@ def data_and_changes(
 
 
 def refuse_twice(given: Mapping[str, object], arguments: Sequence[str]) -> None:
-    """An error where an option of a verb's own and the recipe's field that it stands for are both given."""
+    """An error where an option of a verb's own and the recipe's field that it stands for are both given.
+
+    Data and model are the verb's alone.
+    """
     fields = {text.partition("=")[0].replace("_", "-") for text in arguments if text.startswith("--")}
+    for field, option in CHOSEN_BY.items():
+        if field in fields:
+            raise ConfigError(f"Give {option} instead of {field}: the recipe follows from it.")
     for option, value in given.items():
         if value is not None and (field := FIELDS[option]) in fields:
             raise ConfigError(f"Give {option} or {field}, not both.")
