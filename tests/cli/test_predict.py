@@ -86,6 +86,9 @@ def test_what_cannot_be_written_is_said_before_the_model_answers(
         assert main(["predict", str(photos), "--model", source, *option]) == 2
         assert capsys.readouterr().err.startswith("vitlab: ")
     assert file.read_bytes() == before
+    (photos / "picture").mkdir()  # as of a class of that name
+    with pytest.raises(pytest.fail.Exception, match="the model was asked"):
+        main(["predict", str(file), "--model", source, "--out", str(photos)])
 
 
 def test_answers_that_cannot_be_written_are_shown(
