@@ -1,6 +1,7 @@
 """Tagged choices on the command line, read in two passes: `--objective mae` first, then `--objective.ratio 0.75`."""
 
 import dataclasses
+import textwrap
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -24,6 +25,7 @@ FIELDS = {
     "--image-size": "--model.image-size",
 }
 CHOSEN_BY = {"--data.source": "--data", "--model.source": "--model"}  # what such a recipe follows from
+WIDTH = 110  # characters of a line of help
 REGISTRIES = {"task": TASKS, "objective": OBJECTIVES}
 
 
@@ -45,6 +47,21 @@ class RecipeType:
     def options(self, beside: Iterable[str] = ()) -> list[str]:
         """The names of all options, those first that are not the recipe's."""
         return [*beside, *options_of(self.type), *self.names, *(name.lstrip("-") for name in SHORT)]
+
+    def explained(self) -> str:
+        """Those of the options that are no fields of the type, for its help."""
+        told = {
+            f"--{name}": f"{', '.join(REGISTRIES[name].names())} or FILE.py:NAME; its options are listed where it is"
+            f" given (default: {tag})"
+            for name, tag in self.names.items()
+        }
+        told |= {"--epochs": 'short for --schedule.total "N epochs"'}
+        told |= {"--lr": f"short for {LR}; auto finds it by a range test before the first step"}
+        lines = [
+            textwrap.fill(text, WIDTH, initial_indent=f"  {name:<13}", subsequent_indent=" " * 15)
+            for name, text in told.items()
+        ]
+        return "\n".join(["Besides the options below:", *lines])
 
 
 def with_choices(recipe: Recipe, arguments: Sequence[str]) -> tuple[RecipeType, list[str]]:
