@@ -183,14 +183,15 @@ def _steadier(record: RunRecord) -> str | None:
     return _again(record, lr=f"{lr / 3:.2g}") if isinstance(lr, int | float) else None
 
 
-SHORT = {"total": ("--steps",), "lr": ("--lr",), "image_size": ("--image-size", "--image_size")}
-# What an option is called by each verb that trains; the first of each is what is written.
+FIELDS = {"image_size": ("--model.image-size", "--model.image_size")}
+SHORT = {
+    "total": ("--steps", "--epochs", "--schedule.total"),
+    "lr": ("--lr", "--optimizer.lr"),
+    "image_size": ("--image-size", "--image_size", *FIELDS["image_size"]),
+}
+# What an option is called by each verb that trains; the first of each is what is written, in the place of all.
 OPTIONS = {
-    "train": {
-        "total": ("--schedule.total", "--epochs"),
-        "lr": ("--optimizer.lr", "--lr"),
-        "image_size": ("--model.image-size", "--model.image_size"),
-    },
+    "train": {"total": ("--schedule.total", "--epochs"), "lr": ("--optimizer.lr", "--lr"), **FIELDS},
     "finetune": SHORT,
     "pretrain": SHORT,
 }
