@@ -62,14 +62,14 @@ def test_no_table_is_written_over_the_data(tmp_path: Path, capsys: pytest.Captur
     before = table.read_text()
     for option in ("--csv", "--page"):
         assert main(["data", str(table), "--no-features", option, str(tmp_path / "." / "labels.csv")]) == 2
-        assert "is the data set's own file: give another file to write." in capsys.readouterr().err
+        assert "labels.csv is read here and would be written over: give another" in capsys.readouterr().err
         assert table.read_text() == before
-    with pytest.raises(Error, match="is the data set's own file"):
+    with pytest.raises(Error, match="is read here and would be written over"):
         examine_data(table, None, page=table)
     assert table.read_text() == before
     both = ["--page", str(tmp_path / "x"), "--csv", str(tmp_path / "x")]
     assert main(["data", str(table), "--no-features", *both]) == 2
-    assert "is also --page" in capsys.readouterr().err
+    assert "--page and --csv are both" in capsys.readouterr().err
     assert not (tmp_path / "x").exists()
 
 

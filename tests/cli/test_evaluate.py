@@ -229,14 +229,17 @@ def test_results_are_compared_side_by_side(source: str, tmp_path: Path, capsys: 
         (["cost", "--model", "SOURCE", "--seconds", "-1"], "seconds must be a number above 0, not -1"),
         (["cost", "--model", "SOURCE", "--train-images", "0"], "train_images must be a number above 0, not 0"),
         (["accuracy", "--model", "SOURCE", "--data", "digits", "--batch-size", "0"], "must be at least 1, not 0"),
+        (["accuracy", "--model", "x", "--data", "digits", "--out", "PHOTOS"], "is a folder; give the name of a file"),
+        (["accuracy", "--model", "x", "--data", "digits", "--out", "/dev/null/a.json"], "Cannot write /dev/null/a"),
+        (["accuracy", "--model", "x", "--data", "FILE", "--out", "FILE"], "is read here and would be written over"),
         (["cost", "--model", "SOURCE", "--batch-size", "-1"], "must be at least 1, not -1"),
     ],
 )
 def test_mistakes_are_one_sentence(
     source: str, photos: Path, arguments: list[str], words: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    given = [{"SOURCE": source, "PHOTOS": str(photos)}.get(item, item) for item in arguments]
-    assert words in sentence(capsys, *given)
+    known = {"SOURCE": source, "PHOTOS": str(photos), "FILE": __file__}
+    assert words in sentence(capsys, *(known.get(item, item) for item in arguments))
 
 
 @pytest.mark.parametrize(

@@ -20,7 +20,7 @@ def test_the_folder_may_be_the_first_word(named: bool, tmp_path: Path, capsys: p
 
 
 def test_every_field_of_a_recipe_is_an_option(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Of ten images of each of two classes eight are trained on."""
+    """Of ten images of each of two classes eight are train, and half of these are trained on."""
     for name, value in (("dark", 20), ("light", 220)):
         (tmp_path / "photos" / name).mkdir(parents=True)
         for i in range(10):
@@ -28,14 +28,15 @@ def test_every_field_of_a_recipe_is_an_option(tmp_path: Path, capsys: pytest.Cap
     save(create("vit-digits"), tmp_path / "model")
     given = ["finetune", str(tmp_path / "photos"), "--model", str(tmp_path / "model"), "--out", str(tmp_path / "run")]
     given += ["--epochs", "1.5", "--batch-size", "4", "--augment", "strong", "--balanced", "--device", "cpu"]
-    assert main([*given, "--optimizer.momentum", "0.5", "--log-every", "1 step"]) == 0
+    given += ["--data.fraction", "0.5", "--optimiser.momentum", "0.5"]
+    assert main([*given, "--log-every", "1 step"]) == 0
+    assert capsys.readouterr().err.count("--optimiser.momentum is now --optimizer.momentum.") == 1
     recipe = json.loads((tmp_path / "run" / "recipe.json").read_text())
     assert recipe["optimizer"]["momentum"] == 0.5
     assert recipe["log_every"] == "1 step"
     assert recipe["data"]["balanced"] is True
     assert (recipe["augmentation"]["policy"], recipe["augmentation"]["erase"]) == ("randaugment", 0.25)
-    assert recipe["schedule"]["total"] == "6 steps"  # 1.5 times 16 images in batches of 4
-    capsys.readouterr()
+    assert recipe["schedule"]["total"] == "3 steps"  # 1.5 times 8 images in batches of 4
 
 
 @pytest.mark.parametrize(
@@ -45,6 +46,9 @@ def test_every_field_of_a_recipe_is_an_option(tmp_path: Path, capsys: pytest.Cap
         (["--lr", "1e-3", "--optimizer.lr=1e-4"], "Give --lr or --optimizer.lr, not both."),
         (["--lr", "auto", "--optimizer.lr", "1e-4"], "Give --lr or --optimizer.lr, not both."),
         (["--steps", "3", "--schedule.total", "9 steps"], "Give --steps or --schedule.total, not both."),
+        (["--image-size", "8", "--model.image-size", "9"], "Give --image-size or --model.image-size, not both."),
+        (["--model.source", "x"], "Give --model instead of --model.source"),
+        (["--data.source=x"], "Give --data instead of --data.source"),
         (["--epochs", "-1"], "epochs must be a number above 0"),
         (["--optimizer.weight-deacy", "1"], "--optimizer.weight-deacy"),
         (["stray"], "stray"),

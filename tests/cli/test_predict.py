@@ -81,9 +81,14 @@ def test_what_cannot_be_written_is_said_before_the_model_answers(
 
     monkeypatch.setattr("vitlab.api.predict", answers)
     file = photos / "green.jpg"
-    for option in (["--csv", str(photos)], ["--csv", str(file / "a.csv")], ["--out", str(file)]):
+    before = file.read_bytes()
+    for option in (["--csv", str(photos)], ["--csv", str(file / "a.csv")], ["--out", str(file)], ["--csv", str(file)]):
         assert main(["predict", str(photos), "--model", source, *option]) == 2
         assert capsys.readouterr().err.startswith("vitlab: ")
+    assert file.read_bytes() == before
+    (photos / "picture").mkdir()  # as of a class of that name
+    with pytest.raises(pytest.fail.Exception, match="the model was asked"):
+        main(["predict", str(file), "--model", source, "--out", str(photos)])
 
 
 def test_answers_that_cannot_be_written_are_shown(

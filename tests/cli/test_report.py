@@ -132,7 +132,8 @@ def test_a_run_in_the_place_of_a_file_is_refused(short: Recipe, tmp_path: Path) 
 
 
 def test_a_run_among_its_images_is_refused(short: Recipe, tmp_path: Path) -> None:
-    among = dataclasses.replace(short, data=dataclasses.replace(short.data, source=f"{tmp_path}/."))
-    with pytest.raises(Error, match="holds the images, and a run's files would lie among them"):
-        api.train(among, out=tmp_path, device="cpu")
+    for source in (f"{tmp_path}/.", f"photos:{tmp_path}"):
+        among = dataclasses.replace(short, data=dataclasses.replace(short.data, source=source))
+        with pytest.raises(Error, match="holds the images, and a run's files would lie among them"):
+            api.train(among, out=tmp_path, device="cpu")
     assert not (tmp_path / "recipe.json").exists()

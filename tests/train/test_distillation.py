@@ -133,6 +133,7 @@ def test_a_teacher_of_other_classes_is_refused_and_one_of_another_order_is_put_i
     [
         (("Sea_lion", "Cat", "dog"), ("cat", "dog", "sea lion"), [1, 2, 0], ""),
         (("n02084071", "n02121620"), ("cat (n02121620)", "dog (n02084071)"), [1, 0], ""),
+        (("a", "A"), ("A", "a"), [1, 0], ""),
         (("cat", "dog"), ("cat", "dog"), None, ""),
         (None, ("cat", "dog"), None, ""),
         (

@@ -230,12 +230,13 @@ def test_a_signal_to_one_process_is_the_status_of_both(exact: Recipe, tmp_path: 
 def test_the_others_wait_for_what_the_first_process_does_alone(tmp_path: Path) -> None:
     """Twice, for its turns are counted; also where what it does fails."""
     waiting = (
-        "import os, sys, time\nfrom pathlib import Path\nfrom vitlab.training.distribution import first_alone, join\n"
+        "import os, sys, time\nfrom pathlib import Path\nfrom vitlab.core.processes import first_alone\n"
+        "from vitlab.training.distribution import join\n"
         "done = Path(sys.argv[1])\n"
-        "with join('cpu') as world:\n"
+        "with join('cpu'):\n"
         "    for turn in ('1', '2'):\n"
         "        try:\n"
-        "            with first_alone(world) as own:\n"
+        "            with first_alone() as own:\n"
         "                if own:\n"
         "                    time.sleep(0.5)\n"
         "                    (done / turn).touch()\n"
@@ -246,6 +247,41 @@ def test_the_others_wait_for_what_the_first_process_does_alone(tmp_path: Path) -
     )
     (tmp_path / "waiting.py").write_text(processes.LOOK_BEHIND + waiting)
     run = processes.forked(tmp_path / "waiting.py", tmp_path)
+    assert run.returncode == 0, run.stderr[-3000:]
+
+
+LABELLED = """
+import sys, time
+from datetime import timedelta
+from pathlib import Path
+import numpy as np
+import torch
+import torch.distributed as dist
+import vitlab
+from vitlab.data.contract import DataSet, Split
+from vitlab.data.sources.pixels import Pixels
+from vitlab.objectives import pseudo_labels
+
+def slowly(*given, computed=pseudo_labels._computed):
+    time.sleep(1.5)
+    return computed(*given)
+
+pseudo_labels._computed = slowly
+dist.init_process_group("gloo", timeout=timedelta(seconds=1))
+torch.manual_seed(0)
+images = Split(Pixels(np.zeros((4, 8, 8, 3), np.uint8), "them"))
+dataset, teacher = DataSet("them", ("a", "b"), {}, ""), vitlab.create("vit-digits", depth=1, num_classes=2)
+kept = pseudo_labels.labelled_by(
+    teacher, dataset, images, pseudo_labels.Rule(), device=torch.device("cpu"), folder=Path(sys.argv[1])
+)
+assert kept.images.tolist() == [0, 1, 2, 3]
+dist.destroy_process_group()
+"""
+
+
+def test_a_teacher_may_label_for_longer_than_processes_wait_for_each_other(tmp_path: Path) -> None:
+    (tmp_path / "labelled.py").write_text(LABELLED)
+    run = processes.forked(tmp_path / "labelled.py", tmp_path)
     assert run.returncode == 0, run.stderr[-3000:]
 
 

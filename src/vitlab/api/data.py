@@ -5,7 +5,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from vitlab.api.given import placed, source_name
-from vitlab.core.errors import Error
 from vitlab.core.registry import permit
 from vitlab.data.decoding import StrPath
 from vitlab.models.contract import Model
@@ -42,9 +41,7 @@ def examine_data(
 
     source = source_name(data, "data")
     if page is not None:
-        if Path(page).resolve() == Path(source).resolve():
-            raise Error(f"{page} is the data set's own file: give another one for the page.")
-        check_writable(Path(page))
+        check_writable(Path(page), [source])
     permit(source)
     dataset = open_parts(Recipe(data=DataChoice(source=source)))
     with contextlib.ExitStack() as stack:

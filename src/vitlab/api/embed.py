@@ -35,8 +35,7 @@ def embed(
     from vitlab.evaluation.subject import lent, subject_of
     from vitlab.evaluation.testtime import TestTime, averaged
     from vitlab.inference.embed import embed_images
-    from vitlab.studies.evaluate import share_of
-    from vitlab.training.distribution import join
+    from vitlab.training.distribution import join, share_of
 
     items, views = find_inputs(given_images(images, "embed")), TestTime(crops=crops, flip=flip, resize=resize)
     reading, device = Reading(batch_size=batch_size, workers=workers), choose_device(device)

@@ -81,32 +81,51 @@ def finetune(
     own: dict[str, Any] = {"patience": patience, "seed": seed, "task": Choice(task), "tracker": tracker}
     draft = dataclasses.replace(draft, **own)
     config = read_configuration(source, image_size=image_size) if given is None else _config_of(given, image_size)
+
+    def recipe_for(dataset: "DataSet") -> "Recipe":
+        images = divide(dataset).train
+        recipe = transfer_recipe(
+            data,
+            source,
+            config,
+            num_images=len(images),
+            picture=_middle_size(images, data),
+            on_gpu=device.startswith("cuda"),
+            held_out=val_fraction,
+            steps=steps,
+            epochs=epochs,
+            lr=known_lr,
+            batch_size=batch_size,
+            image_size=image_size,
+        )
+        parts = {
+            "model": dataclasses.replace(recipe.model, train_only="head" if freeze == "backbone" else "all", lora=lora),
+            "data": dataclasses.replace(recipe.data, balanced=balanced),
+            "augmentation": varied(recipe.augmentation, augment),
+            **own,
+        }
+        return dataclasses.replace(recipe, **parts)
+
     dataset = open_parts(draft)
-    images = divide(dataset).train
-    recipe = transfer_recipe(
-        data,
-        source,
-        config,
-        num_images=len(images),
-        picture=_middle_size(images, data),
-        on_gpu=device.startswith("cuda"),
-        held_out=val_fraction,
-        steps=steps,
-        epochs=epochs,
-        lr=known_lr,
-        batch_size=batch_size,
-        image_size=image_size,
-    )
-    parts = {
-        "model": dataclasses.replace(recipe.model, train_only="head" if freeze == "backbone" else "all", lora=lora),
-        "data": dataclasses.replace(recipe.data, balanced=balanced),
-        "augmentation": varied(recipe.augmentation, augment),
-        **own,
-    }
-    recipe = dataclasses.replace(recipe, **parts)
-    recipe = adjust(recipe) if adjust else recipe
+    recipe, dataset = adjusted(recipe_for, dataset, adjust)
     _warn_of_leaks(dataset, data)
     return train(recipe, model=given, out=out, device=device, show=show, find_lr=lr == "auto")
+
+
+def adjusted(
+    recipe_for: "Callable[[DataSet], Recipe]", dataset: "DataSet", adjust: "Callable[[Recipe], Recipe] | None"
+) -> "tuple[Recipe, DataSet]":
+    """The recipe for a data set as `adjust` has it, and the data: where it takes other images, the recipe is theirs."""
+    from vitlab.training.plan import open_parts
+
+    recipe = recipe_for(dataset)
+    if adjust is None:
+        return recipe, dataset
+    changed = adjust(recipe)
+    if changed.data == recipe.data:
+        return changed, dataset
+    dataset = open_parts(changed)
+    return adjust(recipe_for(dataset)), dataset
 
 
 def _warn_of_leaks(dataset: "DataSet", data: str) -> None:

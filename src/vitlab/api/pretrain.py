@@ -8,7 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
-from vitlab.api.finetune import check_length
+from vitlab.api.finetune import adjusted, check_length
 from vitlab.api.given import source_name
 from vitlab.api.train import train
 from vitlab.core.devices import choose_device
@@ -93,8 +93,7 @@ def pretrain(
             len(images),
             source,
         )
-    recipe = recipe_for(data, len(images))
-    recipe = adjust(recipe) if adjust else recipe
+    recipe, _ = adjusted(lambda dataset: recipe_for(data, len(_learned_from(dataset))), dataset, adjust)
     return train(recipe, out=out, device=device, show=show, find_lr=lr == "auto")
 
 

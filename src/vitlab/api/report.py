@@ -1,6 +1,7 @@
 """A run's report, made again."""
 
 import dataclasses
+import functools
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -8,10 +9,11 @@ from typing import TYPE_CHECKING
 from vitlab.api.given import source_name
 from vitlab.core.devices import choose_device
 from vitlab.core.errors import Error
-from vitlab.core.registry import permit
+from vitlab.core.registry import is_file_reference, permit
 from vitlab.data.decoding import StrPath
 
 if TYPE_CHECKING:
+    from vitlab.data.contract import DataSet
     from vitlab.reporting.make import Plan, Report
     from vitlab.reporting.purpose import Purpose
 
@@ -36,19 +38,17 @@ def report(
     folder, where = Path(run), choose_device(device)
     begun = (folder / "recipe.json").is_file()
     purpose = _purpose(folder, task) if begun else None
+    plan = functools.cache(lambda: _plan(folder, data))
     if begun and data is not None:
-        _check_data(folder, data)
-    return make_report(
-        folder, lambda: _plan(folder, data), purpose=purpose, images=images, device=where, progress=progress
-    )
+        _check_data(folder, data, plan().dataset)
+    return make_report(folder, plan, purpose=purpose, images=images, device=where, progress=progress)
 
 
-def _check_data(folder: Path, data: str) -> None:
+def _check_data(folder: Path, data: str, dataset: "DataSet") -> None:
     """Refuse data that is named and is not the run's, before a report that is there is written over without it."""
     from vitlab.reporting.record import read_run
 
-    expected = read_run(folder).data.get("fingerprint")
-    if expected is not None and _plan(folder, data).dataset.fingerprint != expected:
+    if read_run(folder).data.get("fingerprint") not in (None, dataset.fingerprint):
         raise Error(f"{data} is not what {folder} was trained on, or it changed since: give that data, or none.")
 
 
@@ -61,7 +61,7 @@ def _purpose(folder: Path, task: str | None) -> "Purpose":
 
     recipe = recipe_of(folder)
     permit(*([] if task is None else [task]))
-    if task is not None and task != recipe.task.name and not any(".py:" in name for name in (task, recipe.task.name)):
+    if task not in (None, recipe.task.name) and not any(map(is_file_reference, (task, recipe.task.name))):
         raise Error(f"{folder} was trained for {recipe.task.name}, not for {task}.")
     choice = dataclasses.replace(recipe.task, name=task or recipe.task.name)
     kind, options = chosen(TASKS, choice, where="task")

@@ -10,6 +10,7 @@ from vitlab.api.report import report
 from vitlab.core.devices import choose_device
 from vitlab.core.errors import ConfigError, Error
 from vitlab.core.files import free_path
+from vitlab.core.processes import first_alone
 from vitlab.core.progress import stage
 from vitlab.core.registry import permit
 from vitlab.data.decoding import StrPath
@@ -89,9 +90,9 @@ def _reported(outcome: "RunOutcome", device: str | None, *, show: bool) -> "RunO
 
     The other processes wait for it, so that none of them can end the run before the report is written.
     """
-    from vitlab.training.distribution import first_alone, join
+    from vitlab.training.distribution import join
 
-    with join(device) as world, first_alone(world) as own:
+    with join(device), first_alone() as own:
         if own and outcome.reason != "signal":
             try:
                 renew_card(outcome.folder)

@@ -1,6 +1,7 @@
 """Tagged choices on the command line, read in two passes: `--objective mae` first, then `--objective.ratio 0.75`."""
 
 import dataclasses
+import textwrap
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -16,7 +17,15 @@ from vitlab.training.recipe import GIVEN, RENAMED, Recipe
 LR = "--optimizer.lr"
 SHORT = {"--epochs": ("--schedule.total", "{} epochs"), "--lr": (LR, "{}")}
 # options of verbs that choose a recipe, and what they set in it
-FIELDS = {"--lr": LR, "--steps": "--schedule.total", "--epochs": "--schedule.total", "--lora": "--model.lora"}
+FIELDS = {
+    "--lr": LR,
+    "--steps": "--schedule.total",
+    "--epochs": "--schedule.total",
+    "--lora": "--model.lora",
+    "--image-size": "--model.image-size",
+}
+CHOSEN_BY = {"--data.source": "--data", "--model.source": "--model"}  # what such a recipe follows from
+WIDTH = 110  # characters of a line of help
 REGISTRIES = {"task": TASKS, "objective": OBJECTIVES}
 
 
@@ -38,6 +47,21 @@ class RecipeType:
     def options(self, beside: Iterable[str] = ()) -> list[str]:
         """The names of all options, those first that are not the recipe's."""
         return [*beside, *options_of(self.type), *self.names, *(name.lstrip("-") for name in SHORT)]
+
+    def explained(self) -> str:
+        """Those of the options that are no fields of the type, for its help."""
+        told = {
+            f"--{name}": f"{', '.join(REGISTRIES[name].names())} or FILE.py:NAME; its options are listed where it is"
+            f" given (default: {tag})"
+            for name, tag in self.names.items()
+        }
+        told |= {"--epochs": 'short for --schedule.total "N epochs"'}
+        told |= {"--lr": f"short for {LR}; auto finds it by a range test before the first step"}
+        lines = [
+            textwrap.fill(text, WIDTH, initial_indent=f"  {name:<13}", subsequent_indent=" " * 15)
+            for name, text in told.items()
+        ]
+        return "\n".join(["Besides the options below:", *lines])
 
 
 def with_choices(recipe: Recipe, arguments: Sequence[str]) -> tuple[RecipeType, list[str]]:
@@ -69,13 +93,13 @@ def parse_recipe(
 
 
 def data_and_changes(
-    data: str | None, draft: Recipe, arguments: list[str], options: Iterable[str], *, prog: str, missing: str
+    data: str | None, draft: Recipe, arguments: Sequence[str], options: Iterable[str], *, prog: str, missing: str
 ) -> tuple[str, Callable[[Recipe], Recipe]]:
     """The data that is named by an option or as the first word, and what the other arguments change in a recipe.
 
     A wrong option or word is said at once, by a `draft` of the recipe, before anything is read.
     """
-    beside = list(options)
+    beside, arguments = list(options), current_names(arguments)
     _, words = parse_recipe(draft, arguments, prog=prog, beside=beside)
     found = words.pop(0) if data is None and words else data
     refuse(words, beside, prog=f"{prog.rpartition(' ')[0]} {found}")
@@ -85,8 +109,14 @@ def data_and_changes(
 
 
 def refuse_twice(given: Mapping[str, object], arguments: Sequence[str]) -> None:
-    """An error where an option of a verb's own and the recipe's field that it stands for are both given."""
+    """An error where an option of a verb's own and the recipe's field that it stands for are both given.
+
+    Data and model are the verb's alone.
+    """
     fields = {text.partition("=")[0].replace("_", "-") for text in arguments if text.startswith("--")}
+    for field, option in CHOSEN_BY.items():
+        if field in fields:
+            raise ConfigError(f"Give {option} instead of {field}: the recipe follows from it.")
     for option, value in given.items():
         if value is not None and (field := FIELDS[option]) in fields:
             raise ConfigError(f"Give {option} or {field}, not both.")

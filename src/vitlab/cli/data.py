@@ -106,14 +106,11 @@ def _check_places(given: Arguments) -> None:
     from vitlab.core.errors import Error
     from vitlab.core.files import check_writable
 
-    taken = {Path(given.data).resolve(): "the data set's own file"}
-    for name, path in (("--page", given.page), ("--csv", given.csv)):
-        if path is None:
-            continue
-        if (before := taken.get(path.resolve())) is not None:
-            raise Error(f"{name} {path} is {before}: give another file to write.")
-        taken[path.resolve()] = f"also {name}"
-        check_writable(path)
+    written = [path for path in (given.page, given.csv) if path is not None]
+    for path in written:
+        check_writable(path, [given.data])
+    if len(written) == 2 and written[0].resolve() == written[1].resolve():
+        raise Error(f"--page and --csv are both {given.csv}: give two files.")
 
 
 def _examined(given: Arguments) -> "Examination":

@@ -50,13 +50,13 @@ def cut(pixels: np.ndarray[Any, Any], patch: int) -> np.ndarray[Any, Any]:
     return canvas.reshape(height * (patch + 2), width * (patch + 1), 3)[:-2, :-1]
 
 
-def show(*blocks: Block, gap: int = 3, indent: int = 2) -> None:
+def show(*blocks: Block) -> None:
     """Blocks side by side on standard output."""
     for i in range(max(map(len, blocks))):
-        line = Text(" " * indent)
+        line = Text("  ")
         for block in blocks:
             line.append_text(block[i] if i < len(block) else Text(" " * len(block[0])))
-            line.append(" " * gap)
+            line.append("   ")
         if in_color():
             Console().print(line, soft_wrap=True)
         else:

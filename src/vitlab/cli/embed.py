@@ -1,6 +1,7 @@
 """`vitlab embed`: the features of images, with their names, in a file."""
 
 import os
+from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
@@ -10,6 +11,7 @@ from tyro.conf import Positional, arg
 
 from vitlab.cli.parsing import parse
 from vitlab.cli.terminal import print_json, progress_bar, say
+from vitlab.core.words import count
 from vitlab.weights.box import DEFAULT
 
 DESCRIPTION = """Write the features of images to .npz or .parquet: `names` and `features`, one row per image.
@@ -79,11 +81,11 @@ def main(arguments: Sequence[str]) -> int:
     if int(os.environ.get("RANK", "0")):
         return 0  # of several processes one writes for all
     write_embedding(embedding, out)
-    count, width = embedding.features.shape
+    num, width = embedding.features.shape
     if given.json:
-        print_json({"out": str(out), "images": count, "width": width, "unread": list(embedding.unread)})
+        print_json({"out": str(out), "images": num, "width": width, "unread": list(embedding.unread)})
     else:
-        say(f"{count} images, {width} features each, written to {out}.")
+        say(f"{count(num, 'image')}, {width} features each, written to {out}.")
     return 1 if embedding.unread else 0
 
 
@@ -95,9 +97,9 @@ def _options_first(arguments: Sequence[str]) -> list[str]:
     }
     options: list[str] = []
     paths: list[str] = []
-    rest = list(arguments)
+    rest = deque(arguments)
     while rest:
-        item = rest.pop(0)
+        item = rest.popleft()
         if item == "--":
             paths += rest
             break
@@ -106,5 +108,5 @@ def _options_first(arguments: Sequence[str]) -> list[str]:
             continue
         options.append(item)
         if item not in flags and "=" not in item and rest:
-            options.append(rest.pop(0))
+            options.append(rest.popleft())
     return [*options, *paths]

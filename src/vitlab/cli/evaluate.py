@@ -134,10 +134,11 @@ def _measure(name: str, rest: list[str]) -> int:
     protocol = _find(name)
     given = parse_arguments(name, protocol, rest)
     from vitlab import api
+    from vitlab.core.files import check_writable
     from vitlab.evaluation.results import result_to_dict, write_result
 
-    if given.out is not None and given.out.is_dir():
-        raise Error(f"{given.out} is a folder; give the name of a file to write.")
+    if given.out is not None:
+        check_writable(given.out, [source for source in (given.model, given.data) if source is not None])
     from vitlab.studies.grid import GridStopped
 
     try:

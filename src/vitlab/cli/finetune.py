@@ -78,7 +78,8 @@ def main(arguments: Sequence[str]) -> int:
     from vitlab.cli.train import report
     from vitlab.recipes.finetuning import finetune_recipe
 
-    refuse_twice({"--lr": given.lr, "--steps": given.steps, "--epochs": given.epochs, "--lora": given.lora}, rest)
+    own = {"--lr": given.lr, "--steps": given.steps, "--epochs": given.epochs, "--image-size": given.image_size}
+    refuse_twice({**own, "--lora": given.lora}, rest)
     lr: float | Literal["auto"] | None = "auto" if takes_auto(rest) else given.lr
     draft = finetune_recipe("", given.model, steps=1, lr=1.0, warmup=0, held_out=0.1)
     missing = f"Name a folder with one folder of photos per class: {PROG}."

@@ -78,9 +78,9 @@ def main(arguments: Sequence[str]) -> int:
 
     device = choose_device(given.device)
     model = api.load(given.model)
-    for place in (given.csv, given.out and given.out / "picture"):
+    for place in (given.csv, given.out and given.out / ".picture"):  # hidden, as the folder of no class is
         if place is not None:
-            check_writable(place)
+            check_writable(place, images)
     with progress_bar("Images", len(images), at_least=given.batch_size + 1) as progress:
         answers = api.predict(
             model,

@@ -77,7 +77,8 @@ def main(arguments: Sequence[str]) -> int:
 
     if any(text.partition("=")[0] == "--objective" for text in rest):
         raise ConfigError("Name the objective as --method, so that lr and augmentation are its own.")
-    refuse_twice({"--lr": given.lr, "--steps": given.steps, "--epochs": given.epochs}, rest)
+    own = {"--lr": given.lr, "--steps": given.steps, "--epochs": given.epochs, "--image-size": given.image_size}
+    refuse_twice(own, rest)
     lr: float | Literal["auto"] | None = "auto" if takes_auto(rest) else given.lr
     on_gpu = choose_device(given.device).startswith("cuda")
     method = given.method or unlabelled.default_method(on_gpu=on_gpu)

@@ -119,6 +119,8 @@ def _run(what: str, default: Any, description: str | None, rest: list[str]) -> i
 
     known = choices.options(options_of(Where))
     prog = f"vitlab train {what}"
+    if description != RESUMING:  # for which these cannot be changed
+        description = f"{(description or '').rstrip()}\n\n{choices.explained()}"
     given = parse(Arguments, kept, prog=prog, description=description, config=RECIPE_FLAGS, known=known)
     chosen = choices.chosen(given.recipe)
     if find_lr and given.resume is not None:

@@ -25,8 +25,11 @@ class CannotWriteError(Error, OSError):
 
 
 @contextlib.contextmanager
-def atomic_file(path: Path) -> Iterator[Path]:
-    """A temporary path beside `path` that takes its place, synced, when the block ends well."""
+def atomic_file(path: Path, *, synced: bool = True) -> Iterator[Path]:
+    """A temporary path beside `path` that takes its place when the block ends well.
+
+    It is synced, unless thousands of files are written that can be made again: a disk syncs a hundred per second.
+    """
     _make_parent(path)
     if path.is_dir():
         raise Error(f"{path} is a folder; give the name of a file to write.")
@@ -39,9 +42,11 @@ def atomic_file(path: Path) -> Iterator[Path]:
     try:
         yield partial
         partial.chmod(0o666 & ~_umask())
-        sync(partial)
+        if synced:
+            sync(partial)
         partial.replace(path)
-        sync(path.parent)
+        if synced:
+            sync(path.parent)
     except Exception as error:
         if (refused := _refused(path, error)) is not None:
             raise refused from error
@@ -51,11 +56,17 @@ def atomic_file(path: Path) -> Iterator[Path]:
             partial.unlink(missing_ok=True)
 
 
-def check_writable(path: Path) -> None:
-    """Refuse, before anything is computed for it, a file that cannot be written; the folder that it is in is made."""
+def check_writable(path: Path, read: Iterable[str | os.PathLike[str]] = ()) -> None:
+    """Refuse, before anything is computed for it, a file that cannot be written, or is one of those that are `read`.
+
+    The folder that it is in is made.
+    """
     _make_parent(path)
     if path.is_dir():
         raise Error(f"{path} is a folder; give the name of a file to write.")
+    real = path.resolve()
+    if path.exists() and any(Path(each).resolve() == real for each in read):
+        raise Error(f"{path} is read here and would be written over: give another file to write.")
     try:
         tempfile.TemporaryFile(dir=path.parent).close()
     except OSError as error:

@@ -51,20 +51,28 @@ def wordnet_ids(name: str) -> tuple[str, ...]:
 
 
 def places_of(labels: Sequence[str], classes: Sequence[str]) -> list[int] | None:
-    """Where each of the classes is among a model's labels, by name or WordNet id; None where one is not."""
-    for known, asked in ((labels, classes), (_wordnet(labels), _wordnet(classes))):
-        table = {plain(name): place for place, name in enumerate(known)}
-        if len(table) == len(labels) and all(plain(name) in table for name in asked):
-            return [table[plain(name)] for name in asked]
+    """Where each of the classes is among a model's labels, by name or WordNet id; None where one is not.
+
+    Names are compared as they are first: 'A' and 'a' may be two classes.
+    """
+    for form in (list[str], _plainly, _wordnet):
+        known, asked = form(labels), form(classes)
+        table = {name: place for place, name in enumerate(known)}
+        if len(table) == len(known) and len(set(asked)) == len(asked) and all(name in table for name in asked):
+            return [table[name] for name in asked]
     return None
 
 
+def _plainly(names: Sequence[str]) -> list[str]:
+    return [plain(name) for name in names]
+
+
 def _wordnet(names: Sequence[str]) -> list[str]:
-    """The names with the WordNet id of each that has one; those of the thousand where the names are ImageNet's."""
+    """Plain names, or the WordNet id of each that has one; those of the thousand where the names are ImageNet's."""
     thousand = imagenet_classes()
     if list(names) == [name for _, name in thousand]:
         return [key for key, _ in thousand]
-    return [wordnet_id(name) or name for name in names]
+    return [wordnet_id(name) or plain(name) for name in names]
 
 
 def plain(name: str) -> str:

@@ -33,11 +33,11 @@ def most_inflated(size: int) -> int:
     return INFLATED * size + ROOM
 
 
-def read_text(path: Path, *, most: int = MAX_BYTES) -> str:
+def read_text(path: Path) -> str:
     """The text of a regular file in UTF-8; OSError or ValueError where there is none."""
     check_regular(path)
-    if path.stat().st_size > most:
-        raise OSError(errno.EFBIG, f"larger than {most >> 20} MiB", str(path))
+    if path.stat().st_size > MAX_BYTES:
+        raise OSError(errno.EFBIG, f"larger than {MAX_BYTES >> 20} MiB", str(path))
     return path.read_text(encoding="utf-8")
 
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Final, Literal, TypeAlias
 
 import numpy as np
-from jaxtyping import Float
+from jaxtyping import Float, Int
 from PIL import Image
 
 from vitlab.core.errors import ImageError
@@ -23,7 +23,7 @@ SIDE: Final = 16
 SMALLEST: Final = 24  # px: smaller pictures of one kind, as digits, look alike without being copies
 FLAT: Final = 4.0  # levels of 255: the standard deviation below which a picture has no structure
 NEAR: Final = 0.95  # the correlation from which two pictures are called copies: docs/results/data.md
-ROWS: Final = 1024  # that are compared with all at a time
+ROWS: Final = 1024  # that are compared with as many others at a time
 TOGETHER: Final = 64  # images that a thread looks at
 Kind: TypeAlias = Literal["exact", "near", "cropped", "mirrored"]  # the last two are of vitlab.data.crops
 
@@ -66,9 +66,8 @@ def find_copies(
 
     Parts come in their order, train first. `near` is the least correlation; above 1 only exact copies are found.
     """
-    places: list[Place] = []
-    seen: list[_Seen] = []
     total, done = sum(map(len, dataset.splits.values())), 0
+    images, digests, levels = list[tuple[str, int]](), list[bytes](), np.empty((total, SIDE * SIDE), np.float32)
     with ThreadPoolExecutor() as pool:
         for name, split in dataset.splits.items():
             parts = np.array_split(np.arange(len(split)), max(1, len(split) // TOGETHER))
@@ -76,25 +75,24 @@ def find_copies(
                 done += len(part)
                 if progress is not None:
                     progress(done, total)
-                for index, each in found:
-                    places.append(place_of(dataset, name, split, index))
-                    seen.append(each)
-    if not seen:
-        return []
+                for index, digest, known in found:
+                    levels[len(images)] = known
+                    images.append((name, index))
+                    digests.append(digest)
+
+    def place(row: int) -> Place:
+        name, index = images[row]
+        return place_of(dataset, name, dataset.splits[name], index)
+
     return [
-        Pair(kind, similarity, places[first], places[second])
-        for kind, similarity, first, second in _pairs([each.digest for each in seen], _stacked(seen), near)
+        Pair(kind, similarity, place(first), place(second))
+        for kind, similarity, first, second in _pairs(digests, levels[: len(images)], near)
     ]
 
 
-@dataclass(frozen=True)
-class _Seen:
-    digest: bytes
-    levels: Float[Array, "256"]
-
-
-def _look(split: Split, indices: Array) -> list[tuple[int, _Seen]]:
-    found: list[tuple[int, _Seen]] = []
+def _look(split: Split, indices: Array) -> list[tuple[int, bytes, Float[Array, "256"]]]:
+    """The number, a digest of the bytes, and the levels of each image that can be read."""
+    found: list[tuple[int, bytes, Float[Array, 256]]] = []
     for index in map(int, indices):
         try:
             raw = split.images.read(index)
@@ -102,7 +100,7 @@ def _look(split: Split, indices: Array) -> list[tuple[int, _Seen]]:
         except ImageError:
             continue
         data = raw.tobytes() if isinstance(raw, np.ndarray) else raw
-        found.append((index, _Seen(hashlib.blake2b(data, digest_size=16).digest(), levels_of(pixels))))
+        found.append((index, hashlib.blake2b(data, digest_size=16).digest(), levels_of(pixels)))
     return found
 
 
@@ -115,22 +113,30 @@ def levels_of(pixels: Array) -> Float[Array, "256"]:
     return levels / np.linalg.norm(levels) if known else np.zeros_like(levels)
 
 
-def _stacked(seen: list[_Seen]) -> Float[Array, "n 256"]:
-    return np.stack([each.levels for each in seen])
-
-
 def _pairs(digests: list[bytes], levels: Float[Array, "n 256"], near: float) -> Iterator[tuple[Kind, float, int, int]]:
     """(kind, similarity, earlier image, image) for each image that has an earlier copy, with the first of those."""
     first: dict[bytes, int] = {}
     for start in range(0, len(levels), ROWS):
-        part = levels[start : start + ROWS]
-        likeness = part @ levels[: start + len(part)].T
-        for row, second in enumerate(range(start, start + len(part))):
+        earlier, likeness = _earlier(levels, start, near)
+        for second, (one, alike) in enumerate(zip(earlier.tolist(), likeness.tolist(), strict=True), start):
             if (same := first.setdefault(digests[second], second)) != second:
                 yield "exact", 1.0, same, second
-            elif (alike := likeness[row, :second] >= near).any():
-                earlier = int(alike.argmax())
-                yield "near", min(float(likeness[row, earlier]), 1.0), earlier, second
+            elif one >= 0:
+                yield "near", min(alike, 1.0), one, second
+
+
+def _earlier(levels: Float[Array, "n 256"], start: int, near: float) -> tuple[Int[Array, "m"], Float[Array, "m"]]:
+    """For some images from `start` on the first before each that is so like it, or -1, and how like; in parts."""
+    part = levels[start : start + ROWS]
+    earlier, likeness = np.full(len(part), -1), np.zeros(len(part), np.float32)
+    for left in range(0, start + 1, ROWS):
+        alike = part @ levels[left : left + ROWS].T
+        if left == start:
+            alike[~np.tri(len(part), k=-1, dtype=bool)] = -np.inf
+        rows = np.flatnonzero((earlier < 0) & (alike.max(axis=1) >= near))
+        columns = (alike[rows] >= near).argmax(axis=1)
+        earlier[rows], likeness[rows] = left + columns, alike[rows, columns]
+    return earlier, likeness
 
 
 def place_of(dataset: DataSet, name: str, split: Split, index: int) -> Place:

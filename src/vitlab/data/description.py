@@ -8,8 +8,11 @@ from typing import NamedTuple
 import numpy as np
 
 from vitlab.core.errors import ImageError
+from vitlab.core.words import count
 from vitlab.data.contract import Array, DataSet, Masks, Split
 from vitlab.data.decoding import decode, read_mask
+
+THREADS = 8  # that decode
 
 
 @dataclass(frozen=True)
@@ -55,7 +58,7 @@ class Description:
     @property
     def imbalance(self) -> float | None:
         """The largest class of train over the smallest that has images; None where there is no train part."""
-        found = [count for count in self.counts.get("train", ()) if count]
+        found = [amount for amount in self.counts.get("train", ()) if amount]
         return max(found) / min(found) if found else None
 
     def lines(self) -> list[str]:
@@ -67,7 +70,7 @@ class Description:
         if self.mask_classes:
             lines.append(f"masks: {len(self.mask_classes):,} classes of pixels ({_shown(self.mask_classes)})")
         for split, size in self.sizes.items():
-            lines.append(f"{split}: {size:,} image{'' if size == 1 else 's'}{_each(self.counts.get(split))}")
+            lines.append(f"{split}: {count(size, 'image')}{_each(self.counts.get(split))}")
         if self.imbalance is not None and self.imbalance > 1:
             lines.append(
                 f"imbalance: the largest class of train has {self.imbalance:.1f} times the images of the smallest"
@@ -75,8 +78,8 @@ class Description:
         if self.looked_at:
             whole = self.looked_at == sum(self.sizes.values())
             some = f"all {self.looked_at:,} images" if whole else f"{self.looked_at:,} images that were looked at"
-            count = f"{len(self.unreadable):,}" if self.unreadable else "none"
-            lines.append(f"unreadable: {count} of {some}")
+            found = f"{len(self.unreadable):,}" if self.unreadable else "none"
+            lines.append(f"unreadable: {found} of {some}")
             lines += [f"  {item.reason}" for item in self.unreadable[:10]]
             if len(self.unreadable) > 10:
                 lines.append(f"  and {len(self.unreadable) - 10:,} more")
@@ -126,23 +129,14 @@ def describe(
     )
 
 
-def scan(split: Split, indices: Array | None = None, *, threads: int = 8) -> list[Unreadable]:
-    """The images of a split, or those of these, that cannot be decoded, in order, decoded as training decodes them.
-
-    An image whose mask cannot be decoded counts as one.
-    """
-    chosen = np.arange(len(split)) if indices is None else indices
-    return [item for seen in _looks(split, chosen, threads) for item in seen.unreadable]
-
-
 class _Seen(NamedTuple):
     num: int
     unreadable: list[Unreadable]
     sizes: list[tuple[int, int]]  # width and height of those that can be read
 
 
-def _looks(split: Split, chosen: Array, threads: int = 8) -> Iterator[_Seen]:
-    with ThreadPoolExecutor(threads) as pool:
+def _looks(split: Split, chosen: Array) -> Iterator[_Seen]:
+    with ThreadPoolExecutor(THREADS) as pool:
         yield from pool.map(lambda part: _look(split, part), np.array_split(chosen, max(1, len(chosen) // 16)))
 
 

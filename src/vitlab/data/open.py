@@ -14,14 +14,14 @@ from vitlab.core.files import near_paths
 from vitlab.core.imagenet import with_words
 from vitlab.core.registry import FILE_REFERENCE, Registry, is_file_reference
 from vitlab.data.contract import Array, DataSet
-from vitlab.data.description import Description, Unreadable, describe, scan
+from vitlab.data.description import Description, Unreadable, describe
 from vitlab.data.sources import arranged, folder, hub, shards
 from vitlab.data.sources.holdout import hold_out
 from vitlab.data.sources.source import Published, Source
 from vitlab.data.sources.unlabelled import with_unlabelled
 from vitlab.data.sources.wording import few
 
-__all__ = ["SOURCES", "Description", "Unreadable", "describe", "hold_out", "names", "open_data", "scan"]
+__all__ = ["SOURCES", "Description", "Unreadable", "describe", "hold_out", "names", "open_data"]
 
 # The more particular come first: the image folder takes any folder.
 MODULES = (

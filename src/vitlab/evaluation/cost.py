@@ -6,6 +6,7 @@ paper counts its exaFLOPs.
 """
 
 import copy
+import resource
 import statistics
 import sys
 import time
@@ -128,10 +129,6 @@ def peak_memory(device: torch.device) -> int:
     """Bytes: on a GPU the most that tensors took since `reset_memory`; else the most that this process ever held."""
     if device.type == "cuda":
         return torch.cuda.max_memory_allocated(device)
-    try:
-        import resource
-    except ImportError:  # Windows
-        return 0
     unit = 1 if sys.platform == "darwin" else 1024
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit
 

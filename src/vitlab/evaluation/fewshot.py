@@ -43,23 +43,6 @@ def fewshot_accuracy(
     return _accuracies(train, test, num, shots, seeds, (l2,), device)[:, :, 0]
 
 
-def fewshot_sweep(
-    train_x: ArrayLike,
-    train_y: ArrayLike,
-    test_x: ArrayLike,
-    test_y: ArrayLike,
-    *,
-    shots: Sequence[int] = SHOTS,
-    seeds: Sequence[int] = SEEDS,
-    l2s: Sequence[float] = SWEEP,
-    num_classes: int | None = None,
-    device: torch.device | str = "cpu",
-) -> Float[Array, "seed shot l2"]:
-    """The same for many l2 at once, [seed, shot, l2]: one factorisation serves all."""
-    train, test, num = _checked(train_x, train_y, test_x, test_y, shots, seeds, l2s, num_classes)
-    return _accuracies(train, test, num, shots, seeds, l2s, device)
-
-
 def best_l2(accuracies: Float[Array, "task l2"]) -> int:
     """Which l2 does best over all tasks: the highest mean rank, as the public sweep chooses it.
 

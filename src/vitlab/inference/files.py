@@ -71,7 +71,7 @@ def write_sorted(folder: Path, predictions: Sequence[Prediction]) -> None:
         if not (target.is_file() and filecmp.cmp(copies[target], target, shallow=False)):
             raise Error(f"{target} is there already and is not {copies[target]}: choose another folder for the copies.")
     for target in copies.keys() - there:
-        with atomic_file(target) as part:
+        with atomic_file(target, synced=False) as part:
             shutil.copyfile(copies[target], part)
 
 
@@ -86,7 +86,7 @@ def write_drawn(folder: Path, predictions: Sequence[Prediction], preprocess: Pre
             pixels = np.asarray(picture)
             picture = Image.fromarray(blend(pixels, over_picture(answer.mask, preprocess, pixels.shape[:2])))
         picture.thumbnail((LARGEST, LARGEST))
-        with atomic_file(folder / name) as part:
+        with atomic_file(folder / name, synced=False) as part:
             _with_words(picture, one_line(answer.words())).save(part, format="PNG")
 
 
@@ -98,7 +98,7 @@ def write_masks(folder: Path, predictions: Sequence[Prediction], preprocess: Pre
     for path, name in zip(masks, names, strict=True):
         mask, size = masks[path]
         assert mask is not None
-        with atomic_file(folder / name) as part:
+        with atomic_file(folder / name, synced=False) as part:
             palette_image(over_picture(mask, preprocess, size)).save(part, format="PNG")
 
 

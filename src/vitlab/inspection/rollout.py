@@ -53,14 +53,6 @@ def attention_rollout(attentions: Values | Iterable[Values]) -> Float[Tensor, "b
     return _result(rollout)
 
 
-def gradient_rollout(attentions: Iterable[Values], gradients: Iterable[Values]) -> Float[Tensor, "b n n"]:
-    """As `attention_rollout`, with the score's gradient with respect to each layer's attention; rows are not shares."""
-    rollout = Rollout()
-    for attention, gradient in zip(attentions, gradients, strict=True):
-        rollout.add_weighted(attention, gradient)
-    return _result(rollout)
-
-
 def coherence(values: Values) -> float | None:
     """The correlation of a map [rows, columns] with itself a patch further, 0 for noise; None where all are alike."""
     centred = torch.as_tensor(values).detach().cpu().double()

@@ -20,15 +20,6 @@ from vitlab.models.contract import Tokens
 FEWEST = 4  # rows that the unbiased estimate needs
 
 
-def linear_cka(x: Values, y: Values) -> float:
-    """CKA of two sets of features [n, p] and [n, q] of the same n examples, all at once."""
-    x, y = _centered(x), _centered(y)
-    if len(x) != len(y):
-        raise Error(f"CKA compares features of the same examples, not of {len(x)} and {len(y)}.")
-    both = (y.T @ x).square().sum()
-    return float(both / ((x.T @ x).norm() * (y.T @ y).norm()))
-
-
 @final
 class StreamingCka:
     """CKA between each of some layers and each of others, over minibatches: none is kept.

@@ -19,6 +19,7 @@ from safetensors.numpy import save_file
 
 from vitlab.core.errors import CheckpointError, ConfigError
 from vitlab.core.files import atomic_file
+from vitlab.core.processes import first_alone
 from vitlab.core.progress import stage
 from vitlab.core.random import key, uniform
 from vitlab.core.record import write_json
@@ -151,17 +152,15 @@ def labelled_by(
     if folder is None:
         return _computed(teacher, unlabelled, rule, device, order)[0]
     path = folder / FILE
-    kept = _read(path, mark)
-    several = dist.is_initialized() and dist.get_world_size() > 1
-    if kept is None and _is_first():
-        kept, counts = _computed(teacher, unlabelled, rule, device, order)
-        _write(path, mark, kept)
-        write_json(folder / COUNTS, {"images": len(unlabelled), **asdict(rule), "classes": _named(counts, dataset)})
-    if several:
-        dist.barrier()
-    if kept is None:
+    with first_alone() as own:
         kept = _read(path, mark)
-        assert kept is not None
+        if kept is None and own:
+            kept, counts = _computed(teacher, unlabelled, rule, device, order)
+            _write(path, mark, kept)
+            write_json(folder / COUNTS, {"images": len(unlabelled), **asdict(rule), "classes": _named(counts, dataset)})
+    kept = kept or _read(path, mark)
+    if kept is None:
+        raise ConfigError("The first process could not label the images: its own message says why.")
     return kept
 
 

@@ -47,7 +47,7 @@ def next_steps(
     run, source = str(record.folder), str(record.field("data.source", "DATA"))
     steps: list[Note] = []
     if record.state == "unfinished":
-        steps.append(Note("Go on with the run where it stopped:", command("vitlab", "train", "--resume", run)))
+        steps.append(Note("Resume the run where it stopped:", command("vitlab", "train", "--resume", run)))
     if record.state == "under way":
         steps.append(Note("See how far it is, later:", command("vitlab", "report", run)))
     own = () if purpose.headless else purpose.task.commands(run, source)
@@ -183,14 +183,15 @@ def _steadier(record: RunRecord) -> str | None:
     return _again(record, lr=f"{lr / 3:.2g}") if isinstance(lr, int | float) else None
 
 
-SHORT = {"total": ("--steps",), "lr": ("--lr",), "image_size": ("--image-size", "--image_size")}
-# What an option is called by each verb that trains; the first of each is what is written.
+FIELDS = {"image_size": ("--model.image-size", "--model.image_size")}
+SHORT = {
+    "total": ("--steps", "--epochs", "--schedule.total"),
+    "lr": ("--lr", "--optimizer.lr"),
+    "image_size": ("--image-size", "--image_size", *FIELDS["image_size"]),
+}
+# What an option is called by each verb that trains; the first of each is what is written, in the place of all.
 OPTIONS = {
-    "train": {
-        "total": ("--schedule.total", "--epochs"),
-        "lr": ("--optimizer.lr", "--lr"),
-        "image_size": ("--model.image-size", "--model.image_size"),
-    },
+    "train": {"total": ("--schedule.total", "--epochs"), "lr": ("--optimizer.lr", "--lr"), **FIELDS},
     "finetune": SHORT,
     "pretrain": SHORT,
 }

@@ -114,13 +114,6 @@ def gradient_reach(model: Model, images: Float[Tensor, "b c h w"]) -> float | No
     return float((weight * far).sum() / weight.sum())
 
 
-def uniform_reach(side: int, cell: float) -> float:
-    """The same of a network that looks everywhere alike."""
-    places = torch.arange(side, dtype=torch.float64) + 0.5
-    middle = (side / cell // 2 + 0.5) * cell
-    return float(((places - middle)[:, None] ** 2 + (places - middle)[None] ** 2).sqrt().mean())
-
-
 def attention_reach(vit: Model, images: Float[Tensor, "b c h w"]) -> list[float]:
     """The mean attention distance of each layer in px, over its heads."""
     grid, patch = vit.config.grid, vit.config.patch_size

@@ -6,36 +6,20 @@ import os
 from collections.abc import Iterator
 from pathlib import Path
 
-import torch
-from torch import Tensor
-
 from vitlab.core.errors import Error
 from vitlab.core.record import read_json
 from vitlab.data.contract import DataSet
 from vitlab.data.open import open_data
 from vitlab.data.sources.arranged import with_all
 from vitlab.data.sources.holdout import divide_by_class
-from vitlab.evaluation.features import Share
 from vitlab.evaluation.request import Host, Process
 from vitlab.recipes import find_recipe
-from vitlab.training.distribution import World, join
+from vitlab.training.distribution import join, share_of
 from vitlab.training.durations import Pace
 from vitlab.training.plan import divide, open_parts
 from vitlab.training.recipe import DataChoice
 from vitlab.training.schedules import resolve
 from vitlab.training.session import recipe_of
-
-
-def share_of(world: World) -> Share:
-    """This process's part of an evaluation, and how the parts of all are put together."""
-
-    def gather(part: Tensor) -> list[Tensor]:
-        sent = part.to(torch.uint8) if part.dtype is torch.bool else part  # not every backend sends booleans
-        parts = [torch.empty_like(sent) for _ in range(world.size)]
-        torch.distributed.all_gather(parts, sent)
-        return [item.to(part.dtype) for item in parts]
-
-    return Share() if world.size == 1 else Share(world.rank, world.size, gather)
 
 
 @contextlib.contextmanager

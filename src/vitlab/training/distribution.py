@@ -4,10 +4,8 @@ import atexit
 import contextlib
 import dataclasses
 import gc
-import itertools
 import json
 import os
-import time
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from datetime import timedelta
@@ -21,13 +19,12 @@ from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 from torch.nn.parallel import DistributedDataParallel
 
 from vitlab.core.errors import ConfigError
+from vitlab.evaluation.features import Share
 from vitlab.models.contract import Model
 from vitlab.training.experts import expert_layers, shard_experts
 from vitlab.training.learner import Learner
 
 How: TypeAlias = Literal["replicate", "shard", "experts"]
-LOOK_EVERY = 0.1  # seconds between looks at whether the first process is done
-_turns = itertools.count()  # of the first process alone; all processes count the same
 
 
 @dataclass(frozen=True)
@@ -76,28 +73,6 @@ def _leave() -> None:
     for mesh in [kept for kept in gc.get_objects() if type(kept) is DeviceMesh]:
         getattr(mesh, "_pg_registry", {}).clear()
     gc.collect()
-
-
-@contextlib.contextmanager
-def first_alone(world: World) -> Iterator[bool]:
-    """Whether this process is the first, which does what follows while the others wait, however long it takes.
-
-    They look into the store where all processes met: a collective would end with the group's timeout, and could not be
-    interrupted.
-    """
-    find = getattr(dist.distributed_c10d, "_get_default_store", None)
-    if world.size == 1 or find is None:  # without it nobody waits
-        yield world.first
-        return
-    store, key = find(), f"vitlab/alone/{next(_turns)}"
-    try:
-        yield world.first
-    finally:
-        if world.first:
-            store.set(key, "done")
-    with contextlib.suppress(dist.DistError):  # the first process is gone, and the store with it
-        while not store.check([key]):
-            time.sleep(LOOK_EVERY)
 
 
 def resolve_strategy(
@@ -174,6 +149,18 @@ def without_sync(module: nn.Module, skip: bool) -> contextlib.AbstractContextMan
     if skip and isinstance(module, DistributedDataParallel):
         return module.no_sync()
     return contextlib.nullcontext()
+
+
+def share_of(world: World) -> Share:
+    """This process's part of an evaluation, and how the parts of all are put together."""
+
+    def gather(part: Tensor) -> list[Tensor]:
+        sent = part.to(torch.uint8) if part.dtype is torch.bool else part  # not every backend sends booleans
+        parts = [torch.empty_like(sent) for _ in range(world.size)]
+        dist.all_gather(parts, sent)
+        return [item.to(part.dtype) for item in parts]
+
+    return Share() if world.size == 1 else Share(world.rank, world.size, gather)
 
 
 def mean_over(world: World, values: Tensor) -> Tensor:

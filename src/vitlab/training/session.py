@@ -19,6 +19,7 @@ from vitlab.data.contract import DataSet
 from vitlab.data.description import describe
 from vitlab.data.jpeg import decoder_name
 from vitlab.data.loading.ring_buffer import SETTING, Damage
+from vitlab.data.open import PHOTOS
 from vitlab.data.streams import StreamPlan
 from vitlab.models.contract import Model
 from vitlab.models.fingerprint import model_fingerprint
@@ -71,7 +72,7 @@ def train(
         raise RunError(f"{folder} holds a run already: resume it ({resuming(folder)}), or choose another folder.")
     if folder.exists() and not folder.is_dir():
         raise RunError(f"{folder} is a file; give the name of a folder for the run.")
-    if folder.exists() and folder.resolve() == Path(recipe.data.source).resolve():
+    if folder.exists() and folder.resolve() == Path(recipe.data.source.removeprefix(PHOTOS)).resolve():
         raise RunError(f"{folder} holds the images, and a run's files would lie among them: choose another folder.")
     if taken := [name for name in OWN if _is_taken(folder / name)]:
         raise RunError(

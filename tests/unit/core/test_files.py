@@ -141,6 +141,11 @@ def test_a_place_is_tried_before_anything_is_computed_for_it(tmp_path: Path) -> 
     for path, why in ((tmp_path / "file" / "a", "Cannot write .*file/a: "), (tmp_path / "new", "new is a folder")):
         with pytest.raises(Error, match=why):
             check_writable(path)
+    (tmp_path / "link").symlink_to("file")
+    for name in ("file", "new/../file", "link"):
+        with pytest.raises(Error, match=f"{name} is read here and would be written over"):
+            check_writable(tmp_path / name, ["digits", str(tmp_path / "file")])
+    (tmp_path / "link").unlink()
     assert everything(tmp_path) == {"file": "x", "new": None}
 
 

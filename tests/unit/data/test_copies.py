@@ -1,5 +1,6 @@
 """Copies that were planted among real photos are found, and nothing else is."""
 
+import tracemalloc
 from pathlib import Path
 
 import numpy as np
@@ -7,8 +8,10 @@ import pytest
 from PIL import Image
 from sklearn.datasets import load_sample_images
 
+from vitlab.data.contract import DataSet, Split
 from vitlab.data.copies import find_copies, levels_of
 from vitlab.data.open import open_data
+from vitlab.data.sources.pixels import Pixels
 
 
 @pytest.fixture(scope="module")
@@ -80,3 +83,26 @@ def test_images_in_an_array_and_without_labels(tmp_path: Path, photos: list[Imag
     np.savez(tmp_path / "set.npz", images=pixels, labels=np.array([0, 1, 0, 0]))
     [pair] = find_copies(open_data(tmp_path / "set.npz", val_fraction=0))
     assert (pair.kind, pair.first.index, pair.second.index, pair.disagrees) == ("exact", 1, 3, True)
+
+
+def test_many_pictures_are_compared_in_parts(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The first copy is found also far behind, in memory that is little more than what pictures are known by."""
+    num, draw = 4000, np.random.default_rng(0)
+    levels = draw.standard_normal((num, 256)).astype(np.float32)
+    levels[3000] = levels[3999] = levels[7]
+    levels /= np.linalg.norm(levels, axis=1, keepdims=True)
+    pixels = np.arange(num, dtype=np.uint16).view(np.uint8).reshape(num, 1, 2)
+    known = {pixels[i].tobytes(): levels[i] for i in range(num)}
+    monkeypatch.setattr("vitlab.data.copies.levels_of", lambda pixels: known[pixels[..., 0].tobytes()])
+    dataset = DataSet("them", (), {"train": Split(Pixels(pixels, "them"))}, "")
+    tracemalloc.start()
+    try:
+        pairs = find_copies(dataset)
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert {(pair.kind, pair.first.index, pair.second.index) for pair in pairs} == {
+        ("near", 7, i) for i in (3000, 3999)
+    }
+    assert [pair.similarity for pair in pairs] == pytest.approx([1, 1])
+    assert peak < 4 * levels.nbytes

@@ -1,5 +1,6 @@
 """Streams, views and the two feeds: what is in a batch, and that both make the same one."""
 
+import dataclasses
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ from vitlab.data.batch import Batch
 from vitlab.data.contract import IGNORED, Masks, Split, ValueKind
 from vitlab.data.loading.loader_feed import LoaderFeed
 from vitlab.data.loading.order import Order
+from vitlab.data.loading.resident import Pixels as Stored
 from vitlab.data.loading.resident import load_pixels
 from vitlab.data.loading.resident_feed import ResidentFeed
 from vitlab.data.sources.files import Files
@@ -65,6 +67,17 @@ def resident(*plans: StreamPlan, **options: Any) -> ResidentFeed:
 
 def copies(batch: Batch) -> list[torch.Tensor]:
     return [tensor.clone() for tensor in batch.tensors()]
+
+
+def test_labels_of_many_images_and_classes_take_no_memory() -> None:
+    """Rows of a unit matrix for all of them would take 4 TB."""
+    num, num_classes = 100_000, 10_000_000
+    split = Split.labelled(Pixels(np.zeros((num, 1, 1, 3), np.uint8), "them"), np.arange(num))
+    stream = dataclasses.replace(plan(split, View(PLAIN, (1, 1)), batch_size=2), num_classes=num_classes)
+    stored = Stored(torch.zeros(num, 3, 1, 1, dtype=torch.uint8))
+    batch = ResidentFeed([stream], {"train": stored}, preprocess=PREPROCESS, seed=5).batch(3)
+    labels = Order(5, num).device_batch(3, 2)[0]
+    assert torch.equal(batch.targets["label"].nonzero(), torch.stack([torch.arange(2), labels], dim=1))
 
 
 def test_the_first_view_of_all_keeps_its_counters() -> None:

@@ -18,9 +18,9 @@ from vitlab.data.augmentation.apply import operate
 from vitlab.data.augmentation.geometry import WARPS, shift, warp_masks
 from vitlab.data.augmentation.policies import Op
 from vitlab.data.augmentation.stages import Stage, stages
-from vitlab.data.contract import IGNORED, Array, Masks, Split, Values
+from vitlab.data.contract import IGNORED, Array, DataSet, Masks, Split, Values
 from vitlab.data.decoding import mask_values, read_mask
-from vitlab.data.description import scan
+from vitlab.data.description import describe
 from vitlab.data.loading.loader import Loader, evaluation_batches
 from vitlab.data.loading.order import Order
 from vitlab.data.loading.reading import crop_mask, seen_mask
@@ -252,7 +252,7 @@ def test_evaluation_gives_masks_that_match_their_pictures(tmp_path: Path) -> Non
         assert_matches(batch.images[counts], batch.targets["mask"][counts])
         assert (batch.targets["mask"][~counts] == IGNORED).all()
     assert counted == [0, 1, 3, 4, 5]
-    (found,) = scan(split)
+    (found,) = describe(DataSet("them", (), {"test": split}, ""), look=True).unreadable
     assert found.index == 2
 
 

@@ -9,7 +9,7 @@ from sklearn.linear_model import Ridge
 from digit_features import digits
 from vitlab.evaluation import labeled_features as examples_module
 from vitlab.evaluation.contract import EvaluationError
-from vitlab.evaluation.fewshot import SWEEP, LeastSquares, best_l2, draw_shots, fewshot, fewshot_accuracy, fewshot_sweep
+from vitlab.evaluation.fewshot import SWEEP, LeastSquares, best_l2, draw_shots, fewshot, fewshot_accuracy
 from vitlab.evaluation.labeled_features import Array, Examples
 
 
@@ -93,13 +93,12 @@ def test_draws_are_the_official_ones_and_nested() -> None:
 @pytest.mark.parametrize("width", [12, 90])
 def test_the_sweep_is_each_l2_alone(width: int) -> None:
     data = blobs(6, width)
-    swept = fewshot_sweep(*data, shots=(2, 8), seeds=(0, 3))
-    assert swept.shape == (2, 2, 30)
-    assert SWEEP[0] == 2.0**-10
-    assert SWEEP[-1] == 2.0**19
-    for place, l2 in enumerate(SWEEP):
-        expected = [[directly(data, k, seed, l2) for k in (2, 8)] for seed in (0, 3)]
-        np.testing.assert_array_equal(swept[:, :, place], expected)
+    assert (SWEEP[0], SWEEP[-1], len(SWEEP)) == (2.0**-10, 2.0**19, 30)
+    for seed in (0, 3):
+        swept = fewshot(*data, shots=(2, 8), seeds=(seed,), l2=SWEEP).selected
+        for k in (2, 8):
+            expected = {str(l2): directly(data, k, seed, l2) for l2 in SWEEP}
+            assert swept[f"l2 for {k} shots"]["scores"] == expected
 
 
 def test_the_best_l2_is_by_mean_rank() -> None:

@@ -84,6 +84,7 @@ def test_bf16_is_computed_in_bf16_and_given_as_float32() -> None:
     [
         (["cat", "dog"], ["cat", "dog"], [0, 1]),
         (["dog", "Cat"], ["cat", "dog"], [1, 0]),
+        (["a", "A", "b"], ["A", "b", "a"], [1, 2, 0]),  # as of written letters
         (["sea_lion", "dog", "owl"], ["owl", "Sea Lion"], [2, 0]),
     ],
 )

@@ -67,6 +67,19 @@ def test_pictures_are_sorted_into_folders_that_cannot_lead_elsewhere(tmp_path: P
         write_sorted(tmp_path / "out", [Prediction("1.png", Answer(numbers={"area": 1.0}))])
 
 
+def test_pictures_are_not_synced_one_by_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A hundred thousand of them would take the better part of an hour."""
+    asked: list[int] = []
+    monkeypatch.setattr("os.fsync", asked.append)
+    Image.new("RGB", (8, 8)).save(tmp_path / "a.png")
+    answers = [classified(tmp_path / "a.png", ("cat", 0, 1.0))]
+    write_sorted(tmp_path / "sorted", answers)
+    write_drawn(tmp_path / "drawn", answers, Preprocess())
+    assert not asked
+    write_csv(tmp_path / "all.csv", answers)
+    assert asked
+
+
 def test_sorting_replaces_no_picture(tmp_path: Path) -> None:
     """New photos are sorted into the folder of the old ones, and cameras count from 1 again."""
     for name, level in (("new/1.png", 0), ("new/2.png", 9), ("all/cat/1.png", 99)):

@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from vitlab.core.errors import Error
-from vitlab.inspection.rollout import Rollout, attention_rollout, gradient_rollout
+from vitlab.inspection.rollout import Rollout, attention_rollout
 
 
 def softmaxed(*shape: int, seed: int = 0) -> np.ndarray:
@@ -69,11 +69,13 @@ def test_weighted_by_gradients_by_hand() -> None:
     """Positive parts of A * dA, averaged over heads; then R <- R + A R from R = I."""
     attention = torch.tensor([[[0.5, 0.5], [1.0, 0.0]], [[0.0, 1.0], [0.5, 0.5]]])[None]
     gradient = torch.tensor([[[2.0, -2.0], [1.0, 1.0]], [[5.0, 1.0], [-4.0, 2.0]]])[None]
+    rollout, falling = Rollout(), Rollout()
     # heads: [[1, 0], [1, 0]] and [[0, 1], [0, 1]]: mean [[.5, .5], [.5, .5]]
-    torch.testing.assert_close(gradient_rollout([attention], [gradient]), torch.tensor([[[1.5, 0.5], [0.5, 1.5]]]))
-    twice = gradient_rollout([attention, attention], [gradient, gradient])
-    torch.testing.assert_close(twice, torch.tensor([[[2.5, 1.5], [1.5, 2.5]]]))
-    torch.testing.assert_close(gradient_rollout([attention], [-gradient.abs()]), torch.eye(2)[None])
+    for expected in ([[1.5, 0.5], [0.5, 1.5]], [[2.5, 1.5], [1.5, 2.5]]):
+        rollout.add_weighted(attention, gradient)
+        torch.testing.assert_close(rollout.flow, torch.tensor([expected]))
+    falling.add_weighted(attention, -gradient.abs())
+    torch.testing.assert_close(falling.flow, torch.eye(2)[None])
 
 
 def test_what_cannot_be_multiplied_is_refused() -> None:

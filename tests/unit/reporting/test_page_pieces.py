@@ -269,6 +269,8 @@ def test_advice_names_a_command_that_the_run_could_have_been() -> None:
 
     assert advised("train", "x", "--epochs", "20") == "vitlab train x --schedule.total '40 epochs'"
     assert advised("finetune", "photos", "--steps=500", total="500 steps") == "vitlab finetune photos --steps 1000"
+    for length in (["--epochs", "5"], ["--schedule.total", "500 steps"]):  # of which one alone may be given
+        assert advised("finetune", "photos", *length, total="500 steps") == "vitlab finetune photos --steps 1000"
     assert advised("finetune", "photos", total="20 epochs") is None
     assert advised("train", "--resume", "runs/a") is None
     assert advised("demo") is None

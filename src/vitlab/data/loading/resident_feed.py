@@ -12,7 +12,7 @@ from vitlab.core.preprocess import Preprocess
 from vitlab.core.random import key
 from vitlab.data.augmentation import augment, crop, erase, make_tables, mix
 from vitlab.data.batch import Batch, Stream
-from vitlab.data.contract import Values
+from vitlab.data.contract import ValueKind, Values
 from vitlab.data.loading.order import share
 from vitlab.data.loading.reading import MAX_REPLACEMENTS, replacement
 from vitlab.data.loading.resident import Pixels
@@ -94,7 +94,7 @@ class _Resident:
         self.plan, self.pixels, self.preprocess = plan, pixels.values, preprocess
         self._keys, self._replacement, self._is_readable = keys, key(seed, "replacement"), pixels.readable
         device, part, order = self.pixels.device, share(plan.batch_size, world), plan.order
-        self.targets = dict(_on_device(plan, device))
+        self._targets = _on_device(plan, device)
         self._offsets = torch.arange(part, device=device) + rank * part
         self._num_epochs = -(-plan.batch_size // order.num) + 1  # that a batch can touch
         self._orders = torch.empty(self._num_epochs * order.num, dtype=torch.int64, device=device)
@@ -120,7 +120,7 @@ class _Resident:
         indices = self._readable(self._orders[places - self._epoch_start], places)
         pixels = self.pixels[indices]
         views = [self._view(j, pixels, places) for j in range(len(self.plan.views))]
-        targets = [values[indices] for values in self.targets.values()]
+        targets = [as_target(values[indices], kind, self.plan.num_classes) for kind, values in self._targets]
         aug = self.plan.views[0].augmentation
         if aug.mixes:
             until = self.plan.mix_until
@@ -142,10 +142,11 @@ class _Resident:
         return indices
 
 
-def _on_device(plan: StreamPlan, device: torch.device) -> Iterator[tuple[str, Tensor]]:
-    """All targets of a split, as losses take them."""
+def _on_device(plan: StreamPlan, device: torch.device) -> list[tuple[ValueKind, Tensor]]:
+    """All targets of a split as they are stored: rows of a unit matrix for all images may be larger than these."""
+    found: list[tuple[ValueKind, Tensor]] = []
     for name, target in plan.wanted().items():
         if not isinstance(target, Values):
             raise ConfigError(f"The target '{name}' is read from files: images that stay in memory cannot have it.")
-        values = torch.from_numpy(target.values).to(device)
-        yield name, as_target(values, target.kind, plan.num_classes)
+        found.append((target.kind, torch.from_numpy(target.values).to(device)))
+    return found

@@ -17,7 +17,7 @@ import traceback
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from multiprocessing import connection, resource_tracker, util
-from multiprocessing.context import ForkServerContext, SpawnContext
+from multiprocessing.context import ForkServerContext
 from multiprocessing.process import BaseProcess
 from types import ModuleType
 from typing import Any, NamedTuple, Protocol, TypeAlias
@@ -32,7 +32,7 @@ from vitlab.data.targets import Slot
 SERVER = "vitlab.data.loading.fork_server"
 SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
-Pipe: TypeAlias = Any  # Connection, on Windows PipeConnection
+Pipe: TypeAlias = Any  # a Connection
 Job: TypeAlias = tuple[int, int, int]  # slot, first row, last row + 1
 TASK = struct.Struct("=3q")
 
@@ -152,10 +152,8 @@ class Workers:
         self._end()
 
 
-def worker_context() -> "ForkServerContext | SpawnContext":
-    """Where workers are started from: the fork server, or, on Windows, which has none, an interpreter each."""
-    if sys.platform == "win32":
-        return multiprocessing.get_context("spawn")
+def worker_context() -> ForkServerContext:
+    """Where workers are started from."""
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload([SERVER])  # without effect once the server runs
     return context
@@ -184,25 +182,13 @@ def work(reader: SharedObject, slots: Slots, tasks: Pipe, done: Pipe) -> None:
 
 
 # Several processes read one pipe, without a lock that one of them might be killed with: messages are of one length and
-# shorter than PIPE_BUF, so they are written and read whole. Pipes on Windows keep messages apart by themselves.
-if sys.platform == "win32":
+# shorter than PIPE_BUF, so they are written and read whole.
+def _send(pipe: Pipe, message: bytes) -> None:
+    os.write(pipe.fileno(), message)
 
-    def _send(pipe: Pipe, message: bytes) -> None:
-        pipe.send_bytes(message)
 
-    def _receive(pipe: Pipe) -> bytes:
-        try:
-            return pipe.recv_bytes()
-        except EOFError:
-            return b""
-
-else:
-
-    def _send(pipe: Pipe, message: bytes) -> None:
-        os.write(pipe.fileno(), message)
-
-    def _receive(pipe: Pipe) -> bytes:
-        return os.read(pipe.fileno(), TASK.size)
+def _receive(pipe: Pipe) -> bytes:
+    return os.read(pipe.fileno(), TASK.size)
 
 
 def _portable(error: Exception) -> Exception:
@@ -234,9 +220,6 @@ def _end(processes: Sequence[BaseProcess], tasks: Pipe) -> None:
 @contextlib.contextmanager
 def _signals_put_off() -> Iterator[None]:
     """Signals come after this, also to what is started inside until it asks for them: the server ignores them then."""
-    if sys.platform == "win32":
-        yield
-        return
     resource_tracker.ensure_running()  # it would let them in again
     before = signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)
     try:

@@ -14,7 +14,7 @@ from PIL import Image
 from peers import torchvision
 from vitlab.core.errors import DataError, ImageError
 from vitlab.data.contract import DataSet, Split
-from vitlab.data.open import describe, hold_out, open_data, scan
+from vitlab.data.open import describe, hold_out, open_data
 from vitlab.data.sources.files import Files
 from vitlab.data.sources.holdout import identities
 from vitlab.data.sources.pixels import Pixels
@@ -205,7 +205,7 @@ def test_unreadable_images_are_found(tmp_path: Path) -> None:
     (tmp_path / "train" / "dog" / "cut.png").write_bytes(whole[: len(whole) // 2])
     (tmp_path / "train" / "dog" / "zero.png").touch()
     dataset = open_data(tmp_path, val_fraction=0)
-    found = scan(dataset.splits["train"], threads=3)
+    found = describe(dataset, look=True).unreadable
     assert [Path(item.where).name for item in found] == ["bad.jpg", "cut.png", "zero.png"]
     assert all(item.where == dataset.splits["train"].images.where(item.index) for item in found)
     assert "is empty" in found[2].reason

@@ -8,6 +8,7 @@ It imports nothing of vitlab, so that it starts quickly.
 """
 
 import io
+import resource
 import sys
 from typing import Any
 
@@ -18,7 +19,7 @@ def main(path: str, most: int, names: list[str]) -> str | None:
     """What is wrong; None where the arrays were written."""
     from scipy.io import loadmat
 
-    _limit(most)
+    resource.setrlimit(resource.RLIMIT_DATA, (most, most))
     arrays = [name.partition(".")[0] for name in names]
     try:
         with open(path, "rb") as file:  # noqa: PTH123  the reader wants a file of io's
@@ -43,14 +44,6 @@ def _plain(values: Any, name: str) -> Any:
     if not isinstance(values, np.ndarray) or values.dtype.hasobject:
         raise ValueError(f"'{name}' is no array of numbers or texts")
     return values
-
-
-def _limit(most: int) -> None:
-    try:
-        import resource
-    except ImportError:  # Windows
-        return
-    resource.setrlimit(resource.RLIMIT_DATA, (most, most))
 
 
 if __name__ == "__main__":
