@@ -15,6 +15,7 @@ from vitlab.models.contract import Layout
 
 Kind: TypeAlias = Literal["none", "learned", "learned2d", "sincos1d", "sincos2d", "relative", "relative2d"]
 Rule: TypeAlias = Literal["official", "timm", "hf", "torchvision"]
+RotaryUnit: TypeAlias = Literal["patch", "image"]
 Grid: TypeAlias = tuple[int, int]
 
 ROTARY_BASE = 100.0  # RoPE-ViT's for the two axes of a grid (arXiv 2403.13298)
@@ -88,25 +89,32 @@ def sincos2d(grid: Grid, width: int, *, device: torch.device | None = None) -> F
     return torch.cat([angle_x.sin(), angle_x.cos(), angle_y.sin(), angle_y.cos()], dim=-1).float()
 
 
-def rotary_angles(layout: Layout, head_width: int, device: torch.device) -> Float[Tensor, "two b n half"]:
+def rotary_angles(
+    layout: Layout, head_width: int, device: torch.device, unit: RotaryUnit = "patch"
+) -> Float[Tensor, "two b n half"]:
     """Cosines, then sines, of the angles of rotary positions: half of a head's pairs turn by row, half by column.
 
-    B is 1 where all images have the same places. Prefix tokens stay as they are.
+    A patch is one radian for the first pair of each half, or the image is two turns, whatever its size, with the angle
+    0 in its middle (DINOv3's, arXiv 2508.10104). B is 1 where all images have the same places. Prefix tokens stay as
+    they are.
     """
     height, width = layout.grid
     place = torch.arange(height * width, device=device)[None] if layout.present is None else layout.present
     rate = ROTARY_BASE ** -(torch.arange(head_width // 4, device=device) * (4 / head_width))
-    angle = torch.cat([(place // width)[..., None] * rate, (place % width)[..., None] * rate], dim=-1)
+    row, column = place // width, place % width
+    if unit == "image":  # from -1 to 1 over the image, of a patch's middle
+        row, column = (2 * math.pi * ((2 * x + 1) / side - 1) for x, side in ((row, height), (column, width)))
+    angle = torch.cat([row[..., None] * rate, column[..., None] * rate], dim=-1)
     angle = F.pad(angle, (0, 0, layout.num_prefix, 0))
     return torch.stack([angle.cos(), angle.sin()])
 
 
-def apply_rotary(x: Float[Tensor, "b n h d"], layout: Layout) -> Float[Tensor, "b n h d"]:
+def apply_rotary(x: Float[Tensor, "b n h d"], layout: Layout, unit: RotaryUnit = "patch") -> Float[Tensor, "b n h d"]:
     """Rotary positions: values i and i + D_h / 2 of a head turned as a pair.
 
     q k^T then depends on the offset of their places. `x` may hold the first tokens only.
     """
-    return turned(x, rotary_angles(layout, x.shape[-1], x.device)[:, :, : x.shape[1]])
+    return turned(x, rotary_angles(layout, x.shape[-1], x.device, unit)[:, :, : x.shape[1]])
 
 
 @final

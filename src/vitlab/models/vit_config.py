@@ -8,7 +8,7 @@ from vitlab.core.bounds import BelowOne, NonNegativeFloat, NonNegativeInt, Posit
 from vitlab.core.config import check_bounds
 from vitlab.core.errors import ConfigError
 from vitlab.models.heads import HeadKind, Pool
-from vitlab.models.positions import Kind, Rule
+from vitlab.models.positions import Kind, RotaryUnit, Rule
 
 Gelu: TypeAlias = Literal["exact", "tanh", "quick"]
 
@@ -35,6 +35,7 @@ class ViTConfig:
     positions: Kind = "learned"
     positions_at: Literal["stem", "every", "shared"] | None = None  # None: the stem, or every layer where relative
     rotary: bool = False  # besides, q and k are turned by row and column
+    rotary_unit: RotaryUnit = "patch"  # what row and column are counted in: patches, or the image's height and width
     positions_for_prefix: NonNegativeInt = 1  # how many of the prefix tokens have a position
     resize_rule: Rule = "official"
     indivisible: Literal["error", "pad"] = "error"  # images whose sides the patch does not divide

@@ -135,6 +135,8 @@ def _effective(config: Any, name: str) -> Any:
         return value
     if name == "positions_for_prefix":
         return min(value, config.num_prefix) if config.positions in ("learned", "learned2d") else 0
+    if name == "rotary_unit" and not config.rotary:
+        return None
     if name == "gelu" and config.gated_mlp and config.pool != "attention":
         return None
     if name == "norm_pooled" and config.pool == "token":

@@ -16,6 +16,7 @@ from vitlab.models.contract import Layout
 from vitlab.models.positions import (
     AddedPositions,
     RelativePositions,
+    RotaryUnit,
     apply_rotary,
     resize_positions,
     sincos1d,
@@ -155,16 +156,19 @@ def test_relative_logits_by_hand(kind: str, subset: bool) -> None:
                 torch.testing.assert_close(bias[b, :, 1 + i, 1 + j], expected)
 
 
+@pytest.mark.parametrize("unit", ["patch", "image"])
 @pytest.mark.parametrize("subset", [False, True])
-def test_rotary_positions_are_products_of_complex_numbers(subset: bool) -> None:
+def test_rotary_positions_are_products_of_complex_numbers(subset: bool, unit: RotaryUnit) -> None:
     present = torch.tensor([[5, 0, 3], [1, 2, 4]]) if subset else None
     x = torch.randn(2, 2 + (3 if subset else 6), 3, 8)
-    found = apply_rotary(x, Layout(grid=(2, 3), present=present, num_prefix=2))
+    found = apply_rotary(x, Layout(grid=(2, 3), present=present, num_prefix=2), unit)
     assert torch.equal(found[:, :2], x[:, :2])
     for image in range(2):
         for token in range(x.shape[1] - 2):
             place = token if present is None else int(present[image, token])
             row, column = divmod(place, 3)
+            if unit == "image":  # the middles of two rows are at -1/2 and 1/2, of three columns at -2/3, 0 and 2/3
+                row, column = 2 * math.pi * (row - 1 / 2), 2 * math.pi * (column - 1) * 2 / 3
             angles = [row * 1.0, row * 0.1, column * 1.0, column * 0.1]  # 100^0 and 100^(-1/2)
             for head in range(3):
                 values = x[image, 2 + token, head].tolist()

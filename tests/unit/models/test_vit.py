@@ -105,6 +105,7 @@ VARIANTS: list[dict[str, object]] = [
     {"positions": "relative2d"},
     {"rotary": True},
     {"rotary": True, "qk_norm": True, "num_registers": 2},
+    {"rotary": True, "rotary_unit": "image", "positions": "none"},
     {"norm": "post"},
     {"norm_stem": True, "gelu": "quick", "patch_bias": False},
     {"qk_norm": True, "layer_scale": 0.1, "gated_mlp": True, "qkv_bias": False},
