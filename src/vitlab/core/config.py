@@ -3,6 +3,7 @@
 import dataclasses
 import functools
 import json
+import numbers
 import types
 import typing
 from collections.abc import Iterable, Mapping
@@ -168,7 +169,9 @@ def _typed(hint: Any, value: Any, where: str) -> Any:
         if not isinstance(value, Mapping):
             raise wrong
         return from_dict(typing.cast("type[Any]", hint), typing.cast("Mapping[str, Any]", value), where=where)
-    if hint is float and isinstance(value, int) and not isinstance(value, bool):
+    if hint is int and isinstance(value, numbers.Integral) and not isinstance(value, bool):
+        return int(value)  # NumPy's too
+    if hint is float and isinstance(value, numbers.Real) and not isinstance(value, bool):
         try:
             return float(value)
         except OverflowError:
@@ -218,6 +221,8 @@ def _describe(hint: Any) -> str:
     if origin is Literal:
         return " | ".join(str(option) for option in args)
     if origin is tuple:
-        return "a list of " + ", ".join("..." if a is Ellipsis else _describe(a) for a in args)
+        kinds = ["..." if a is Ellipsis else _describe(a) for a in args]
+        alike = len(kinds) > 1 and len(set(kinds)) == 1
+        return f"a list of {len(kinds)}, each {kinds[0]}" if alike else f"a list of {', '.join(kinds)}"
     names = {int: "a whole number", float: "a number", str: "a text", bool: "true or false", types.NoneType: "null"}
     return names.get(hint, getattr(hint, "__name__", str(hint)))

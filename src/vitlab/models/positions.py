@@ -30,14 +30,14 @@ RULES: dict[Rule, tuple[str, bool, bool]] = {  # mode, aligned corners, antialia
 
 
 def resize_positions(
-    positions: Float[Tensor, "*one n d"],
+    positions: Float[Tensor, "*tables n d"],
     grid: Grid,
     *,
     old_grid: Grid | None = None,
     rule: Rule = "official",
     num_prefix: int = 1,
-) -> Float[Tensor, "*one m d"]:
-    """Position embeddings [(1,) num_prefix + N, D] for another grid; the prefix tokens' stay as they are.
+) -> Float[Tensor, "*tables m d"]:
+    """Position embeddings [..., num_prefix + N, D] for another grid; the prefix tokens' stay as they are.
 
     `old_grid` is taken to be square when it is not given.
     """
@@ -58,17 +58,14 @@ def resize_positions(
         return positions
     mode, aligned, antialias = RULES[rule]
     prefix, places = positions[..., :num_prefix, :], positions[..., num_prefix:, :]
-    image = rearrange(places.reshape(num_old, -1), "(h w) d -> 1 d h w", h=old_grid[0]).float()
+    wide = places if places.dtype == torch.float64 else places.float()
+    image = rearrange(wide.reshape(-1, num_old, positions.shape[-1]), "b (h w) d -> b d h w", h=old_grid[0])
     if antialias and grid[1] == 1:  # torch 2.13 on a CPU repeats the first row of a single column, not of a single row
         image = F.interpolate(image.mT.contiguous(), size=(1, grid[0]), mode=mode, antialias=True).mT
     else:
         image = F.interpolate(image, size=grid, mode=mode, align_corners=aligned, antialias=antialias)
-    resized = (
-        rearrange(image, "1 d h w -> (h w) d")
-        .to(positions.dtype)
-        .reshape(*positions.shape[:-2], -1, positions.shape[-1])
-    )
-    return torch.cat([prefix, resized], dim=-2)
+    resized = rearrange(image, "b d h w -> b (h w) d").to(positions.dtype)
+    return torch.cat([prefix, resized.reshape(*positions.shape[:-2], -1, positions.shape[-1])], dim=-2)
 
 
 def sincos1d(num: int, width: int, *, device: torch.device | None = None) -> Float[Tensor, "n d"]:

@@ -14,9 +14,11 @@ from peers import timm
 from vitlab.core.errors import ConfigError
 from vitlab.models.contract import Layout
 from vitlab.models.positions import (
+    RULES,
     AddedPositions,
     RelativePositions,
     RotaryUnit,
+    Rule,
     apply_rotary,
     resize_positions,
     sincos1d,
@@ -36,6 +38,19 @@ def test_official_rule_is_scipy_zoom(h: int, w: int, new_h: int, new_w: int, num
     resized = resize_positions(table, (new_h, new_w), old_grid=(h, w), num_prefix=num_prefix)
     assert torch.equal(resized[:num_prefix], table[:num_prefix])
     np.testing.assert_allclose(resized[num_prefix:].numpy(), zoomed.reshape(-1, 5), atol=2e-6)
+
+
+@pytest.mark.parametrize("rule", RULES)
+def test_several_tables_in_double_precision(rule: Rule) -> None:
+    tables = torch.from_numpy(np.random.default_rng(0).normal(size=(2, 3, 1 + 4 * 4, 5)))
+    resized = resize_positions(tables, (5, 7), rule=rule)
+    assert resized.dtype == torch.float64
+    for i, j in np.ndindex(2, 3):
+        alone = resize_positions(tables[i, j], (5, 7), rule=rule)
+        torch.testing.assert_close(resized[i, j], alone, rtol=0, atol=1e-15)
+    if rule == "official":
+        zoomed = np.asarray(scipy.ndimage.zoom(tables[1, 2, 1:].numpy().reshape(4, 4, 5), (5 / 4, 7 / 4, 1), order=1))
+        np.testing.assert_allclose(resized[1, 2, 1:].numpy(), zoomed.reshape(-1, 5), atol=1e-13)
 
 
 def test_a_single_place_is_repeated() -> None:
