@@ -564,6 +564,23 @@ def test_what_an_architectures_name_tells(name: str) -> None:
     assert config.norm_pooled == isinstance(model.fc_norm, nn.LayerNorm)
 
 
+@pytest.mark.parametrize(
+    "name",
+    [
+        "vit_giant_patch14_dinov2",
+        "vit_giantopt_patch16_siglip_gap_256",
+        "vit_huge_patch14_clip_224",
+        "vit_huge_plus_patch16_dinov3",
+        "vit_7b_patch16_dinov3",
+    ],
+)
+def test_a_file_alone_has_the_heads_of_its_size(name: str) -> None:
+    model, location = as_published(name)
+    hints = {"positions": "none", "rotary": True} if "dinov3" in name else {}
+    config = Timm().read(Location(location.tensors, None, Path()), hints).config
+    assert config.heads == model.blocks[0].attn.num_heads
+
+
 @pytest.mark.parametrize("name", OTHERS)
 def test_other_models_of_timm_are_refused(name: str) -> None:
     _, location = as_published(name)

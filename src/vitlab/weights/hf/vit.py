@@ -163,7 +163,7 @@ def guess_settings(
         **defaults,
         "hidden_size": width,
         "num_hidden_layers": layer_indices(shapes, f"{layer}{{}}.{names.out}.weight", where),
-        "num_attention_heads": head_count(width, hints, assumed, where),
+        "num_attention_heads": head_count(width, hints, assumed, where, mlp_dim=hidden, dinov3=kind == "dinov3_vit"),
         "intermediate_size": hidden,
         "image_size": list(size),
         "patch_size": side,

@@ -29,11 +29,9 @@ ARCHITECTURES: tuple[tuple[str, dict[str, Any]], ...] = (
     (r"^vit\w*_clip_", {"norm_eps": 1e-5}),
     ("_quickgelu_", {"gelu": "quick"}),
     ("patch32_siglip|large_patch16_siglip(_gap)?_512|so400m_patch16_siglip|giantopt", {"gelu": "tanh"}),
-    ("vit_base_patch16_gap_224|giantopt", {"heads": 16}),
-    ("dinov3|lingbot", DINOV3),
-    ("vit_huge_plus_patch16_dinov3", {"heads": 20}),
-    ("vit_7b_patch16_dinov3", {"heads": 32}),
+    ("vit_base_patch16_gap_224", {"heads": 16}),
     ("test_vit2?$", {"heads": 2}),
+    ("dinov3|lingbot", DINOV3),
 )
 # Models whose tensors are named and shaped like a plain ViT's, but that compute something else.
 LOOK_ALIKES = {
@@ -87,7 +85,8 @@ def config_of(shapes: Shapes, said: Said, hints: Mapping[str, Any], where: str, 
         config["heads"] = width // dimensions(shapes, "blocks.0.attn.q_norm.weight", 1, where)[0]
     noted = {name: value for name, value in said.notes.config.items() if name != "image_size"}
     if "heads" not in config:  # a noted number is checked and set below
-        config["heads"] = 1 if "heads" in noted else head_count(width, hints, assumed, where)
+        sizes: dict[str, Any] = {"mlp_dim": mlp_dim, "dinov3": config.get("rotary", hints.get("rotary", False))}
+        config["heads"] = 1 if "heads" in noted else head_count(width, hints, assumed, where, **sizes)
     config |= _places(shapes, said, config, hints, assumed, where)
     kind = HybridConfig if resnet else ViTConfig
     return replace(kind(**config, **resnet), noted, where=where)
