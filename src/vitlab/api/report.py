@@ -5,7 +5,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from vitlab.api.given import source_name
+from vitlab.api.given import data_name, source_name
 from vitlab.core.devices import choose_device
 from vitlab.core.errors import Error
 from vitlab.core.registry import permit
@@ -20,7 +20,7 @@ def report(
     run: StrPath,
     *,
     task: str | None = None,
-    data: str | None = None,
+    data: StrPath | None = None,
     images: int | None = None,
     device: str | None = None,
     progress: Callable[[int, int], None] | None = None,
@@ -33,13 +33,13 @@ def report(
     """
     from vitlab.reporting.make import make_report
 
-    folder, where = Path(run), choose_device(device)
+    folder, where, source = Path(run), choose_device(device), data_name(data)
     begun = (folder / "recipe.json").is_file()
     purpose = _purpose(folder, task) if begun else None
-    if begun and data is not None:
-        _check_data(folder, data)
+    if begun and source is not None:
+        _check_data(folder, source)
     return make_report(
-        folder, lambda: _plan(folder, data), purpose=purpose, images=images, device=where, progress=progress
+        folder, lambda: _plan(folder, source), purpose=purpose, images=images, device=where, progress=progress
     )
 
 

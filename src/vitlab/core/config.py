@@ -40,7 +40,7 @@ def from_dict(cls: type[T], data: Mapping[str, Any], *, where: str) -> T:
     data = {renamed.get(name, name): value for name, value in data.items()}
     check_names(cls, data, where=where)
     hints = _hints(cls)
-    values = {name: _typed(hints[name], value, f"{where}: {name}") for name, value in data.items()}
+    values = {name: _typed(hints[name], _own(value), f"{where}: {name}") for name, value in data.items()}
     missing = [
         field.name
         for field in dataclasses.fields(cls)  # pyright: ignore[reportArgumentType]
@@ -57,7 +57,7 @@ def replace(config: T, changes: Mapping[str, Any], *, where: str) -> T:
     """A copy of `config` with some fields changed, checked as `from_dict` checks them."""
     check_names(type(config), changes, where=where)
     hints = _hints(type(config))
-    typed = {name: _typed(hints[name], value, f"{where}: {name}") for name, value in changes.items()}
+    typed = {name: _typed(hints[name], _own(value), f"{where}: {name}") for name, value in changes.items()}
     return dataclasses.replace(config, **typed)  # pyright: ignore[reportArgumentType]
 
 
@@ -138,6 +138,17 @@ def _plain(value: Any) -> Any:
     return value
 
 
+def _own(value: Any) -> Any:
+    """NumPy's numbers as Python's, also in lists."""
+    if isinstance(value, list):
+        return [_own(item) for item in typing.cast("list[Any]", value)]
+    if isinstance(value, tuple):
+        return tuple(_own(item) for item in typing.cast("tuple[Any, ...]", value))
+    if isinstance(value, bool | int | float) or not isinstance(value, numbers.Real):
+        return value
+    return int(value) if isinstance(value, numbers.Integral) else float(value)
+
+
 def _typed(hint: Any, value: Any, where: str) -> Any:
     """`value` as `hint` wants it, or a ConfigError."""
     origin, args = typing.get_origin(hint), typing.get_args(hint)
@@ -169,9 +180,7 @@ def _typed(hint: Any, value: Any, where: str) -> Any:
         if not isinstance(value, Mapping):
             raise wrong
         return from_dict(typing.cast("type[Any]", hint), typing.cast("Mapping[str, Any]", value), where=where)
-    if hint is int and isinstance(value, numbers.Integral) and not isinstance(value, bool):
-        return int(value)  # NumPy's too
-    if hint is float and isinstance(value, numbers.Real) and not isinstance(value, bool):
+    if hint is float and isinstance(value, int) and not isinstance(value, bool):
         try:
             return float(value)
         except OverflowError:
