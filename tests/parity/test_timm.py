@@ -436,6 +436,7 @@ def test_deit3s_own_file_as_timm_reads_it(tmp_path: Path) -> None:
     torch.save({"model": state}, tmp_path / "deit3.pth")
     ours = load(tmp_path / "deit3.pth", heads=4)
     assert ours.load_report.unused == []
+    assert any("RoPE-ViT with added positions has the same tensors" in line for line in ours.load_report.assumed)
     assert_same(ours(pictures(32, 32)), theirs(pictures(32, 32)))
 
 

@@ -128,7 +128,7 @@ def vision_settings(settings: Mapping[str, Any], where: str) -> tuple[str, dict[
         kind, settings = TOWERS[kind], inner
     kind = ALIASES.get(kind, kind)
     if kind not in FAMILIES:
-        known = ", ".join([*FAMILIES, *TOWERS, *ALIASES])
+        known = ", ".join([*FAMILIES, *TOWERS])
         raise CheckpointError(f"{where}: the model type '{kind}' is not a plain ViT that vitlab reads ({known}).")
     given = {name: value for name, value in settings.items() if value is not None}
     return kind, {**FAMILIES[kind].defaults, **given}

@@ -88,6 +88,8 @@ def config_of(shapes: Shapes, said: Said, hints: Mapping[str, Any], where: str, 
         sizes: dict[str, Any] = {"mlp_dim": mlp_dim, "dinov3": config.get("rotary", hints.get("rotary", False))}
         config["heads"] = 1 if "heads" in noted else head_count(width, hints, assumed, where, **sizes)
     config |= _places(shapes, said, config, hints, assumed, where)
+    if not said.architecture and "blocks.0.gamma_1" in shapes and config.get("positions_for_prefix") == 0:
+        assumed.append("Taken for DeiT III: RoPE-ViT with added positions has the same tensors, and is no plain ViT.")
     kind = HybridConfig if resnet else ViTConfig
     return replace(kind(**config, **resnet), noted, where=where)
 
