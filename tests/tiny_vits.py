@@ -25,6 +25,7 @@ CHOICES: dict[str, st.SearchStrategy[Any]] = {
     "positions": st.sampled_from(["none", "learned", "learned2d", "sincos1d", "sincos2d", "relative", "relative2d"]),
     "positions_at": st.sampled_from(["stem", "every", "shared"]),
     "rotary": st.booleans(),
+    "rotary_unit": st.sampled_from(["patch", "image"]),
     "positions_for_prefix": st.integers(0, 3),
     "resize_rule": st.sampled_from(["official", "timm", "hf", "torchvision"]),
     "indivisible": st.sampled_from(["error", "pad"]),

@@ -1,6 +1,6 @@
 """The Vision Transformer, end to end. Everything is imported when it is first used: `import vitlab` costs nothing."""
 
-from importlib import import_module, metadata
+from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -85,6 +85,8 @@ _HOMES = {
 
 def __getattr__(name: str) -> Any:
     if name == "__version__":
+        from importlib import metadata  # most of what `import vitlab` would cost
+
         try:
             value = metadata.version("vitlab")
         except metadata.PackageNotFoundError:

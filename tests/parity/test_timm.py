@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from peers import timm
 from vitlab.core.errors import CheckpointError
 from vitlab.models.contract import Model
-from vitlab.models.positions import resize_positions
+from vitlab.models.positions import ROTARY_BASE, resize_positions
 from vitlab.models.vit import ViT, ViTConfig
 from vitlab.weights.files.container import TensorFile
 from vitlab.weights.format import Location
@@ -26,6 +26,7 @@ from vitlab.weights.load import load, save
 from vitlab.weights.mapping import to_theirs
 from vitlab.weights.timm.vit import Timm, rules
 
+Eva = timm.models.eva.Eva
 VisionTransformer = timm.models.vision_transformer.VisionTransformer
 VisionTransformerDistilled = timm.models.deit.VisionTransformerDistilled
 LayerNorm, SwiGLU, SwiGLUPacked = timm.layers.LayerNorm, timm.layers.SwiGLU, timm.layers.SwiGLUPacked
@@ -343,6 +344,91 @@ def test_dinov2s_own_file_as_timm_reads_it(tmp_path: Path) -> None:
     assert_same(ours(pictures(32, 32)), theirs.forward_head(theirs.forward_features(pictures(32, 32)), pre_logits=True))
 
 
+EVA: dict[str, Any] = {  # as its entry points have it; DINOv3 below
+    **SIZES,
+    "mlp_ratio": 2.0,
+    "num_reg_tokens": 0,
+    "norm_layer": functools.partial(LayerNorm, eps=1e-6),
+}
+DINOV3: dict[str, Any] = {
+    **EVA,
+    "num_classes": 0,
+    "dynamic_img_size": True,
+    "init_values": 0.1,
+    "rope_type": "dinov3",
+    "rope_temperature": 100,
+    "rope_rotate_half": True,
+    "use_rot_pos_emb": True,
+    "use_abs_pos_emb": False,
+    "num_reg_tokens": 4,
+    "use_fc_norm": False,
+    "norm_layer": functools.partial(LayerNorm, eps=1e-5),
+}
+GATED: dict[str, Any] = {"swiglu_mlp": True, "swiglu_align_to": 8}
+
+
+def in_a_folder(theirs: Any, architecture: str, folder: Path) -> None:
+    """A model's tensors as timm publishes those of an architecture, which is larger."""
+    settings = {"architecture": architecture, "global_pool": theirs.global_pool, "model_args": {"num_heads": 4}}
+    settings["pretrained_cfg"] = {"input_size": [3, 32, 32], "mean": [0.5] * 3, "std": [0.5] * 3}
+    save_file({name: value.contiguous() for name, value in theirs.state_dict().items()}, folder / "model.safetensors")
+    (folder / "config.json").write_text(json.dumps(settings))
+
+
+@pytest.mark.parametrize("pool", ["avg", "token"])
+@torch.no_grad()
+def test_eva_whose_keys_have_no_bias(pool: str, tmp_path: Path) -> None:
+    theirs = randomise(Eva(**EVA, global_pool=pool)).eval()
+    in_a_folder(theirs, "eva_giant_patch14_224", tmp_path)
+    ours = load(tmp_path)
+    assert ours.load_report.unused == []
+    assert_same(ours(pictures(32, 32)), theirs(pictures(32, 32)))
+    (tmp_path / "config.json").unlink()  # EVA-02's smallest have the same names
+    with pytest.raises(CheckpointError, match="config.json that came with it"):
+        load(tmp_path / "model.safetensors", heads=4)
+
+
+@pytest.mark.parametrize("size", [(32, 32), (24, 56)])
+@pytest.mark.parametrize("fields", [{"qkv_bias": False}, {"qkv_bias": True}, GATED, {"global_pool": "token"}], ids=str)
+@torch.no_grad()
+def test_dinov3(fields: dict[str, Any], size: tuple[int, int], tmp_path: Path) -> None:
+    theirs = randomise(Eva(**DINOV3, **fields)).eval()
+    in_a_folder(theirs, "vit_small_patch16_dinov3", tmp_path)
+    ours = load(tmp_path)
+    assert ours.load_report.unused == []
+    assert_same(ours(pictures(*size)), theirs(pictures(*size)))
+    (tmp_path / "config.json").unlink()
+    with pytest.raises(CheckpointError, match="for a DINOv3 without config.json rotary=True, rotary_unit='image'"):
+        load(tmp_path / "model.safetensors", heads=4)
+    told: dict[str, Any] = {"positions": "none", "rotary": True, "rotary_unit": "image", "norm_eps": 1e-5}
+    alone = load(tmp_path / "model.safetensors", heads=4, pool=ours.config.pool, image_size=(32, 32), **told)
+    assert torch.equal(alone(pictures(*size)), ours(pictures(*size)))
+
+
+@pytest.mark.parametrize("gated", [False, True])
+@torch.no_grad()
+def test_dinov3s_own_file_as_timm_reads_it(gated: bool, tmp_path: Path) -> None:
+    """The authors' files keep a mask for the biases of keys, the periods of the angles and what only training uses."""
+    theirs = randomise(Eva(**DINOV3, global_pool="token", **(GATED if gated else {}))).eval()
+    own = {"reg_token": "storage_tokens", "gamma_": "ls", "fc1_g": "w1", "fc1_x": "w2", "fc2": "w3" if gated else "fc2"}
+    original: dict[str, Tensor] = {}
+    for name, value in theirs.state_dict().items():
+        renamed = functools.reduce(lambda text, pair: text.replace(*pair), own.items(), name)
+        original[f"{renamed}.gamma" if "gamma" in name else renamed] = value
+    for i in range(3):
+        q, v = (original.pop(f"blocks.{i}.attn.{part}_bias") for part in "qv")
+        original[f"blocks.{i}.attn.qkv.bias"] = torch.cat([q, torch.randn(48), v])
+        original[f"blocks.{i}.attn.qkv.bias_mask"] = torch.tensor([1.0, 0.0, 1.0]).repeat_interleave(48)
+    original |= {"rope_embed.periods": theirs.rope.periods, "mask_token": torch.zeros(1, 48)}
+    converted = timm.models.eva.checkpoint_filter_fn(dict(original), theirs)
+    theirs.load_state_dict(converted, strict=True)
+    torch.save(original, tmp_path / "dinov3.pth")
+    ours = load(tmp_path / "dinov3.pth", image_size=(32, 32))
+    assert ours.load_report.unused == ["rope_embed.periods", "mask_token"]
+    assert (ours.config.heads, ours.config.norm_eps) == (4, 1e-5)
+    assert_same(ours(pictures(32, 48)), theirs(pictures(32, 48)))
+
+
 @torch.no_grad()
 def test_deit3s_own_file_as_timm_reads_it(tmp_path: Path) -> None:
     theirs = build("DeiT-III")
@@ -350,6 +436,7 @@ def test_deit3s_own_file_as_timm_reads_it(tmp_path: Path) -> None:
     torch.save({"model": state}, tmp_path / "deit3.pth")
     ours = load(tmp_path / "deit3.pth", heads=4)
     assert ours.load_report.unused == []
+    assert any("RoPE-ViT with added positions has the same tensors" in line for line in ours.load_report.assumed)
     assert_same(ours(pictures(32, 32)), theirs(pictures(32, 32)))
 
 
@@ -389,7 +476,13 @@ PLAIN = [
     "vit_giantopt_patch16_siglip_256",
     "vit_so400m_patch14_siglip_384",
     "vit_giant_patch14_reg4_dinov2",
+    "eva_giant_patch14_clip_224",
+    "eva_giant_patch14_336",
     "eva_large_patch14_196",
+    "vit_7b_patch16_dinov3",
+    "vit_base_patch16_dinov3_qkvb",
+    "vit_giant_patch16_lingbot",
+    "vit_huge_plus_patch16_dinov3",
     "deit_base_distilled_patch16_384",
 ]
 OTHERS = [
@@ -413,12 +506,13 @@ OTHERS = [
     "vit_pwee_patch16_reg1_gap_256",
     "vit_relpos_small_patch16_224",
     "vit_small_patch16_18x2_224",
-    "vit_small_patch16_dinov3",
+    "vit_base_patch16_sapiens2",
     "vit_srelpos_small_patch16_224",
     "vit_small_resnet26d_224",
 ]
 REFUSED = re.compile("aimv2|beit3|_18x2_|_rpn_|_xp_|test_vit[34]|vit_(d|p|dp)(wee|little)|intern300m")
 ENTRY_POINTS = {*timm.list_models(module="vision_transformer"), *timm.list_models(module="deit")}
+ENTRY_POINTS |= {*timm.list_models("*dinov3*"), *timm.list_models("*lingbot"), *timm.list_models("eva_*")}
 OTHER_PLAIN = sorted(name for name in ENTRY_POINTS - set(PLAIN) if not REFUSED.search(name))
 
 
@@ -458,10 +552,34 @@ def test_what_an_architectures_name_tells(name: str) -> None:
     assert config.heads == block.attn.num_heads
     assert config.norm_eps == block.norm1.eps
     assert config.num_prefix == model.num_prefix_tokens
-    assert config.grid == model.patch_embed.grid_size
+    if config.rotary:  # such a model takes images of any size
+        assert (config.positions, config.rotary_unit) == ("none", "image")
+        assert isinstance(model.rope, timm.layers.RotaryEmbeddingDinoV3)
+        assert model.rope.temperature == ROTARY_BASE
+    else:
+        assert config.grid == model.patch_embed.grid_size
     assert config.pool == {"token": "token", "avg": "mean", "map": "attention"}[model.global_pool]
-    assert min(config.positions_for_prefix, config.num_prefix) == (0 if model.no_embed_class else config.num_prefix)
+    if config.positions == "learned":
+        without = config.num_prefix if model.no_embed_class else 0
+        assert min(config.positions_for_prefix, config.num_prefix) == config.num_prefix - without
     assert config.norm_pooled == isinstance(model.fc_norm, nn.LayerNorm)
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "vit_giant_patch14_dinov2",
+        "vit_giantopt_patch16_siglip_gap_256",
+        "vit_huge_patch14_clip_224",
+        "vit_huge_plus_patch16_dinov3",
+        "vit_7b_patch16_dinov3",
+    ],
+)
+def test_a_file_alone_has_the_heads_of_its_size(name: str) -> None:
+    model, location = as_published(name)
+    hints = {"positions": "none", "rotary": True} if "dinov3" in name else {}
+    config = Timm().read(Location(location.tensors, None, Path()), hints).config
+    assert config.heads == model.blocks[0].attn.num_heads
 
 
 @pytest.mark.parametrize("name", OTHERS)

@@ -75,6 +75,10 @@ def pooled_always(model: Any, images: Tensor) -> Tensor:
     return model(images).pooler_output
 
 
+def mean(model: Any, images: Tensor) -> Tensor:
+    return model(images, interpolate_pos_encoding=True).last_hidden_state.mean(dim=1)
+
+
 def both_tokens(model: Any, images: Tensor) -> Tensor:
     return model(images, interpolate_pos_encoding=True).last_hidden_state[:, :2].flatten(1)
 
@@ -148,6 +152,28 @@ CASES: dict[str, Case] = {
         logits,
         unused=("dinov2_with_registers.embeddings.mask_token",),
     ),
+    "dinov3": Case(
+        lambda: hf.DINOv3ViTModel(hf.DINOv3ViTConfig(**MLP, num_register_tokens=3, key_bias=True)),
+        pooled_always,
+        unused=("embeddings.mask_token",),
+    ),
+    "dinov3-gated": Case(  # as the 7B, but for the biases of values
+        lambda: hf.DINOv3ViTModel(
+            hf.DINOv3ViTConfig(
+                **{**MLP, "hidden_act": "silu"}, num_register_tokens=1, use_gated_mlp=True, query_bias=False
+            )
+        ),
+        pooled_always,
+        unused=("embeddings.mask_token",),
+        write=False,
+    ),
+    "msn": Case(lambda: hf.ViTMSNModel(hf.ViTMSNConfig(**MLP)), first_token, write=False),
+    "i-jepa": Case(lambda: hf.IJepaModel(hf.IJepaConfig(**MLP), add_pooling_layer=False), mean, write=False),
+    "i-jepa-classifier": Case(
+        lambda: hf.IJepaForImageClassification(hf.IJepaConfig(**MLP, num_labels=5)), logits_of_any_size, write=False
+    ),
+    "metaclip-2": Case(lambda: hf.MetaClip2VisionModel(hf.MetaClip2VisionConfig(**MLP)), pooled, write=False),
+    "chinese-clip": Case(lambda: hf.ChineseCLIPVisionModel(hf.ChineseCLIPVisionConfig(**MLP)), pooled, write=False),
     "clip-quick-gelu": Case(lambda: hf.CLIPVisionModel(hf.CLIPVisionConfig(**MLP)), pooled),
     "clip-gelu": Case(lambda: hf.CLIPVisionModel(hf.CLIPVisionConfig(**MLP, hidden_act="gelu")), pooled),
     "clip-projection": Case(
@@ -249,7 +275,9 @@ def test_a_folder_of_ours(name: str, tmp_path: Path) -> None:
     assert_close(ours(images), case.answer(back.eval(), images))
 
 
-@pytest.mark.parametrize("name", ["vit", "deit-distilled", "dinov2", "dinov2-swiglu", "dinov2-registers", "mae"])
+@pytest.mark.parametrize(
+    "name", ["vit", "deit-distilled", "dinov2", "dinov2-swiglu", "dinov2-registers", "dinov3", "mae"]
+)
 @torch.no_grad()
 def test_names_of_the_modules(name: str, tmp_path: Path) -> None:
     """A state dict under the names that the modules have had since transformers 5, which no published file has."""
@@ -263,13 +291,12 @@ def test_names_of_the_modules(name: str, tmp_path: Path) -> None:
     assert_close(ours(images), case.answer(theirs, images))
 
 
-@pytest.mark.parametrize("kind", ["clip", "siglip"])
+@pytest.mark.parametrize("kind", ["CLIP", "MetaClip2", "ChineseCLIP", "Siglip"])
 @torch.no_grad()
 def test_the_image_tower_of_a_model_for_images_and_texts(kind: str, tmp_path: Path) -> None:
-    if kind == "clip":
-        theirs = hf.CLIPModel(hf.CLIPConfig(vision_config=MLP, text_config=TEXT, projection_dim=16))
-    else:
-        theirs = hf.SiglipModel(hf.SiglipConfig(vision_config=MLP, text_config=TEXT))
+    projection = {} if kind == "Siglip" else {"projection_dim": 16}
+    config = getattr(hf, f"{kind}Config")(vision_config=MLP, text_config=TEXT, **projection)
+    theirs = getattr(hf, f"{kind}Model")(config)
     theirs = randomised(theirs)
     theirs.save_pretrained(tmp_path)
     ours = load(tmp_path)
@@ -304,6 +331,14 @@ def test_masked_autoencoder_with_its_decoder(tmp_path: Path) -> None:
     assert_close(ours(images), first_token(theirs.vit, images))
 
 
+DINOV3: dict[str, Any] = {
+    "num_classes": 0,
+    "positions": "none",
+    "rotary": True,
+    "rotary_unit": "image",
+    "layer_scale": 1.0,
+    "norm_eps": 1e-5,
+}
 CREATED: dict[str, dict[str, Any]] = {
     "vit": {},
     "without classifier": {"num_classes": 0},
@@ -317,6 +352,9 @@ CREATED: dict[str, dict[str, Any]] = {
     "registers": {"layer_scale": 1e-5, "num_registers": 2},
     "gated": {"layer_scale": 1.0, "gated_mlp": True, "mlp_dim": 48},
     "mean of patches": {"class_token": False, "pool": "mean"},
+    "rotary": {**DINOV3, "num_registers": 2},
+    "rotary, gated": {**DINOV3, "gated_mlp": True},
+    "rotary, no bias": {**DINOV3, "qkv_bias": False},
     "stem norm": {"num_classes": 0, "norm_stem": True, "patch_bias": False},
     "attention pool": {"num_classes": 0, "class_token": False, "pool": "attention", "gelu": "tanh"},
 }

@@ -14,7 +14,7 @@ from vitlab.models.create import create
 from vitlab.training import session
 from vitlab.training.compiling import can_compile
 from vitlab.training.distribution import World
-from vitlab.training.plan import Given
+from vitlab.training.plan import Given, with_given
 from vitlab.training.recipe import Recipe
 from vitlab.training.run import RunError
 from vitlab.training.step import Stepper, Turn
@@ -98,6 +98,6 @@ def test_where_others_wait_the_sentence_says_how_to_go_on(
 ) -> None:
     refuse_from(0, monkeypatch)
     mine = create("vit-digits", num_classes=3)
-    recipe = session.with_given(changed(short, compile=True, **{"model.set": ()}), given := Given(model=mine))
+    recipe = with_given(changed(short, compile=True, **{"model.set": ()}), given := Given(model=mine))
     with pytest.raises(RunError, match=r"cannot be compiled .*resume without, vitlab train --resume .* --no-compile"):
         session.train(recipe, tmp_path / "run", device="cpu", show=False, given=given)

@@ -4,7 +4,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from vitlab.api.given import source_name
+from vitlab.api.given import data_name, source_name
 from vitlab.core.devices import choose_device
 from vitlab.core.registry import permit
 from vitlab.data.decoding import StrPath
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 def evaluate(
     protocol: str,
     model: Model | StrPath,
-    data: str | None = None,
+    data: StrPath | None = None,
     *,
     split: str | None = None,
     name: str | None = None,
@@ -45,13 +45,13 @@ def evaluate(
     from vitlab.studies import PROTOCOLS
     from vitlab.studies.evaluate import HOST
 
-    protocol = str(protocol)  # what is no name is refused as one that is not known
-    permit(protocol, *([] if data is None else [data]))
+    protocol, source = str(protocol), data_name(data)  # what is no protocol's name is refused as one that is not known
+    permit(protocol, *([] if source is None else [source]))
     found = PROTOCOLS.find(protocol)
     request = Request(
         protocol=found.name,
         model=model if isinstance(model, Model) else source_name(model, "model"),
-        data=data,
+        data=source,
         options=checked_options(found, options),
         how=How(
             split=split,

@@ -4,7 +4,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from vitlab.api.given import named
+from vitlab.api.given import data_name, named
 from vitlab.data.decoding import StrPath
 from vitlab.models.contract import Model
 
@@ -37,7 +37,7 @@ def export_int8(
     model: Model | StrPath,
     path: StrPath,
     *,
-    data: str | None = None,
+    data: StrPath | None = None,
     split: str | None = None,
     sizes: "Sizes" = "auto",
     pixels: bool = False,
@@ -51,4 +51,4 @@ def export_int8(
 
     form = Form(sizes=sizes, pixels=pixels, opset=opset)
     loaded, target = named(model)[0], Path(path)
-    return export_measured(loaded, target, form, data, split=split, batch_size=batch_size, progress=progress)
+    return export_measured(loaded, target, form, data_name(data), split=split, batch_size=batch_size, progress=progress)

@@ -7,7 +7,7 @@ import os
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Literal
 
-from vitlab.api.given import source_name
+from vitlab.api.given import check_module, source_name
 from vitlab.api.train import train
 from vitlab.core.devices import choose_device
 from vitlab.core.errors import DataError, Error
@@ -65,7 +65,7 @@ def finetune(
 
     device, data, given = choose_device(device), source_name(data, "data"), None
     if not isinstance(model, str | os.PathLike):
-        given, model = model, "given"
+        given, model = _handed_over(model, image_size), "given"
     source, known_lr = source_name(model, "model"), None if lr == "auto" else lr
     permit(task, data)
     _check_finetuning(freeze, steps, epochs)
@@ -126,6 +126,13 @@ def adjusted(
         return changed, dataset
     dataset = open_parts(changed)
     return adjust(recipe_for(dataset)), dataset
+
+
+def _handed_over(model: "Model | nn.Module", image_size: int | None) -> "Model | nn.Module":
+    check_module(model)
+    if isinstance(model, Model) and image_size is not None:
+        raise Error("A model that is in memory has its resolution: load it with image_size instead.")
+    return model
 
 
 def _warn_of_leaks(dataset: "DataSet", data: str) -> None:

@@ -5,6 +5,8 @@ import os
 from collections.abc import Iterable, Iterator
 from typing import cast
 
+from torch import nn
+
 from vitlab.core.devices import choose_device
 from vitlab.core.errors import Error
 from vitlab.data.decoding import Input, StrPath
@@ -45,5 +47,17 @@ def given_images(images: Input | Iterable[Input] | None, verb: str) -> Input | I
 def source_name(value: object, what: str) -> str:
     """A path or a name, as recipes keep it."""
     if not isinstance(value, str | os.PathLike):
-        raise Error(f"`{what}` must be a path or a name, not {type(value).__name__}.")
+        also = "a model of vitlab's, " if what == "model" else ""
+        raise Error(f"`{what}` must be {also}a path or a name, not {type(value).__name__}.")
     return os.fspath(cast("StrPath", value))
+
+
+def data_name(data: StrPath | None) -> str | None:
+    """A data set's path or name, where one was given."""
+    return None if data is None else source_name(data, "data")
+
+
+def check_module(model: object) -> None:
+    """Refuse what is handed over for training and is no module."""
+    if not isinstance(model, nn.Module):
+        raise Error(f"`model` must be a path, a name, a model or a module, not {type(model).__name__}.")

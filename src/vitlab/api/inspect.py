@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from vitlab.api.given import placed
+from vitlab.api.given import data_name, placed
 from vitlab.core.errors import Error
 from vitlab.data.decoding import Input, StrPath, find_inputs
 from vitlab.models.contract import Model
@@ -23,7 +23,7 @@ def inspect(
     images: Input | Iterable[Input] = (),
     *,
     out: StrPath | None = None,
-    data: str | None = None,
+    data: StrPath | None = None,
     compare: Model | StrPath | None = None,
     layers: Iterable[int] | None = None,
     limit: int = 128,
@@ -52,7 +52,7 @@ def inspect(
             name,
             items,
             out=None if out is None else Path(out),
-            data=data,
+            data=data_name(data),
             other=other,
             layers=None if layers is None else [layer - 1 for layer in layers],
             limit=limit,

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from vitlab.api.given import source_name
+from vitlab.api.given import data_name, source_name
 from vitlab.core.devices import choose_device
 from vitlab.core.errors import Error
 from vitlab.core.registry import is_file_reference, permit
@@ -22,7 +22,7 @@ def report(
     run: StrPath,
     *,
     task: str | None = None,
-    data: str | None = None,
+    data: StrPath | None = None,
     images: int | None = None,
     device: str | None = None,
     progress: Callable[[int, int], None] | None = None,
@@ -35,12 +35,12 @@ def report(
     """
     from vitlab.reporting.make import make_report
 
-    folder, where = Path(run), choose_device(device)
+    folder, where, source = Path(run), choose_device(device), data_name(data)
     begun = (folder / "recipe.json").is_file()
     purpose = _purpose(folder, task) if begun else None
-    plan = functools.cache(lambda: _plan(folder, data))
-    if begun and data is not None:
-        _check_data(folder, data, plan().dataset)
+    plan = functools.cache(lambda: _plan(folder, source))
+    if begun and source is not None:
+        _check_data(folder, source, plan().dataset)
     return make_report(folder, plan, purpose=purpose, images=images, device=where, progress=progress)
 
 

@@ -6,6 +6,7 @@ import os
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from vitlab.api.given import check_module
 from vitlab.api.report import report
 from vitlab.core.devices import choose_device
 from vitlab.core.errors import ConfigError, Error
@@ -45,6 +46,7 @@ def train(
     """
     from vitlab.recipes import find_recipe
     from vitlab.training import session
+    from vitlab.training.plan import with_given
     from vitlab.training.recipe import Recipe
 
     chosen, device = find_recipe(recipe) if isinstance(recipe, str) else recipe, choose_device(device)
@@ -52,7 +54,7 @@ def train(
         raise Error(f"A recipe is a Recipe or the name of one, not {type(chosen).__name__}.")
     permit(*chosen.names().values())
     given = _given(model, objective)
-    chosen = session.with_given(chosen, given)
+    chosen = with_given(chosen, given)
     folder = run_folder(out, chosen.name)
     outcome = session.train(chosen, folder, device=device, show=show, given=given, find_lr=find_lr)
     return _reported(outcome, device, show=show)
@@ -82,6 +84,8 @@ def resume(
 def _given(model: "Model | nn.Module | None", objective: "Objective | None") -> "Given":
     from vitlab.training.plan import Given
 
+    if model is not None:
+        check_module(model)
     return Given(model, objective)
 
 

@@ -3,6 +3,7 @@
 import dataclasses
 import functools
 import json
+import numbers
 import types
 import typing
 from collections.abc import Iterable, Mapping
@@ -39,7 +40,7 @@ def from_dict(cls: type[T], data: Mapping[str, Any], *, where: str) -> T:
     data = {renamed.get(name, name): value for name, value in data.items()}
     check_names(cls, data, where=where)
     hints = _hints(cls)
-    values = {name: _typed(hints[name], value, f"{where}: {name}") for name, value in data.items()}
+    values = {name: _typed(hints[name], _own(value), f"{where}: {name}") for name, value in data.items()}
     missing = [
         field.name
         for field in dataclasses.fields(cls)  # pyright: ignore[reportArgumentType]
@@ -56,7 +57,7 @@ def replace(config: T, changes: Mapping[str, Any], *, where: str) -> T:
     """A copy of `config` with some fields changed, checked as `from_dict` checks them."""
     check_names(type(config), changes, where=where)
     hints = _hints(type(config))
-    typed = {name: _typed(hints[name], value, f"{where}: {name}") for name, value in changes.items()}
+    typed = {name: _typed(hints[name], _own(value), f"{where}: {name}") for name, value in changes.items()}
     return dataclasses.replace(config, **typed)  # pyright: ignore[reportArgumentType]
 
 
@@ -135,6 +136,17 @@ def _plain(value: Any) -> Any:
     if isinstance(value, Mapping):
         return {key: _plain(item) for key, item in typing.cast("Mapping[str, Any]", value).items()}
     return value
+
+
+def _own(value: Any) -> Any:
+    """NumPy's numbers as Python's, also in lists."""
+    if isinstance(value, list):
+        return [_own(item) for item in typing.cast("list[Any]", value)]
+    if isinstance(value, tuple):
+        return tuple(_own(item) for item in typing.cast("tuple[Any, ...]", value))
+    if isinstance(value, bool | int | float) or not isinstance(value, numbers.Real):
+        return value
+    return int(value) if isinstance(value, numbers.Integral) else float(value)
 
 
 def _typed(hint: Any, value: Any, where: str) -> Any:
@@ -218,6 +230,8 @@ def _describe(hint: Any) -> str:
     if origin is Literal:
         return " | ".join(str(option) for option in args)
     if origin is tuple:
-        return "a list of " + ", ".join("..." if a is Ellipsis else _describe(a) for a in args)
+        kinds = ["..." if a is Ellipsis else _describe(a) for a in args]
+        alike = len(kinds) > 1 and len(set(kinds)) == 1
+        return f"a list of {len(kinds)}, each {kinds[0]}" if alike else f"a list of {', '.join(kinds)}"
     names = {int: "a whole number", float: "a number", str: "a text", bool: "true or false", types.NoneType: "null"}
     return names.get(hint, getattr(hint, "__name__", str(hint)))

@@ -39,6 +39,7 @@ def fewshot_accuracy(
     device: torch.device | str = "cpu",
 ) -> Float[Array, "seed shot"]:
     """Top-1 accuracy on the whole test split, [seed, shot], as the official evaluation measures it."""
+    shots, seeds = tuple(shots), tuple(seeds)
     train, test, num = _checked(train_x, train_y, test_x, test_y, shots, seeds, (l2,), num_classes)
     return _accuracies(train, test, num, shots, seeds, (l2,), device)[:, :, 0]
 
@@ -69,6 +70,7 @@ def fewshot(
 
     That choice is made on the test split itself, as the public sweep makes it, and is recorded as such.
     """
+    shots, seeds = tuple(shots), tuple(seeds)
     l2s = (float(l2),) if isinstance(l2, int | float) else tuple(float(value) for value in l2)
     train, test, num = _checked(train_x, train_y, test_x, test_y, shots, seeds, l2s, num_classes)
     accuracies = _accuracies(train, test, num, shots, seeds, l2s, device, progress)
@@ -203,8 +205,10 @@ def _checked(
     l2s: Sequence[float],
     num_classes: int | None,
 ) -> tuple[Examples, Examples, int]:
-    if not shots or min(shots) < 1 or not seeds or not l2s or not min(l2s) > 0:
-        raise EvaluationError("Few-shot evaluation needs shots of 1 or more, a seed, and an l2 above 0.")
+    if not shots or min(shots) < 1 or not seeds or min(seeds) < 0 or not l2s or not all(0 < l2 < np.inf for l2 in l2s):
+        raise EvaluationError(
+            "Few-shot evaluation needs shots of 1 or more, a seed of 0 or more, and an l2 above 0 and finite."
+        )
     train, test = Examples.of(train_x, train_y, "train"), Examples.of(test_x, test_y, "test")
     num = count_classes(train, (test,), num_classes)
     counts = np.bincount(train.labels, minlength=num)

@@ -6,7 +6,7 @@ The fields in the middle are what timm's own variants (`coatnet_*_rw_224`) do ot
 from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
-from vitlab.core.bounds import BelowOne, Fraction, NonNegativeInt, PositiveInt
+from vitlab.core.bounds import BelowOne, Fraction, NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt
 from vitlab.core.config import check_bounds
 from vitlab.core.errors import ConfigError
 from vitlab.models.heads import HeadKind
@@ -48,10 +48,10 @@ class CoAtNetConfig:
     squeeze_early: bool = False  # before the norm that follows the depthwise convolution
     relative: Literal["bias", "mlp"] = "bias"
     relative_hidden: PositiveInt = 512  # of relative="mlp"
-    layer_scale: float | None = None  # its initial value, in attention blocks
+    layer_scale: NonNegativeFloat | None = None  # its initial value, in attention blocks
     resize_rule: BiasRule = "bilinear"
-    norm_eps: float = 1e-6
-    batch_eps: float = 1e-5
+    norm_eps: PositiveFloat = 1e-6
+    batch_eps: PositiveFloat = 1e-5
 
     dropout: BelowOne = 0.0
     attention_dropout: BelowOne = 0.0

@@ -7,7 +7,7 @@ import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from vitlab.core.bounds import PositiveInt
+from vitlab.core.bounds import PositiveFloat, PositiveInt
 from vitlab.core.errors import ConfigError
 from vitlab.core.preprocess import Preprocess
 from vitlab.models.contract import Taps
@@ -24,7 +24,7 @@ class ConvStemConfig(ViTConfig):
     stem_widths: tuple[PositiveInt, ...] = (48, 96, 192, 384)
     """Of convolutions in a row. One of another width than the one before halves the sides, one of the same keeps them;
     the ViT's own projection follows, as a convolution of 1 x 1."""
-    batch_eps: float = 1e-5
+    batch_eps: PositiveFloat = 1e-5
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -60,7 +60,7 @@ def fresh_model(config: Any, preprocess: Preprocess | None = None) -> Model:
 
 def as_size(image_size: int | tuple[int, int]) -> tuple[int, int]:
     """A side, or (height, width), as (height, width)."""
-    return (image_size, image_size) if isinstance(image_size, int) else image_size
+    return image_size if isinstance(image_size, tuple | list) else (image_size, image_size)
 
 
 def change(config: Any, changes: Mapping[str, Any], *, where: str) -> Any:

@@ -14,7 +14,7 @@ from einops import rearrange
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from vitlab.core.bounds import BelowOne, NonNegativeInt, PositiveInt
+from vitlab.core.bounds import BelowOne, NonNegativeInt, PositiveFloat, PositiveInt
 from vitlab.core.config import check_bounds
 from vitlab.core.errors import ConfigError, ImageError
 from vitlab.core.preprocess import Preprocess
@@ -38,7 +38,7 @@ class CvTConfig:
     patch_sizes: tuple[PositiveInt, ...] = (7, 3, 3)  # of the convolutions that embed
     patch_strides: tuple[PositiveInt, ...] = (4, 2, 2)
     patch_paddings: tuple[NonNegativeInt, ...] = (2, 1, 1)
-    mlp_ratio: float = 4.0
+    mlp_ratio: PositiveFloat = 4.0
     num_classes: NonNegativeInt = 1000  # 0: no head
     head: HeadKind = "pooled"  # patches: a dense one, on each place of the last map
     channels: PositiveInt = 3
@@ -48,8 +48,8 @@ class CvTConfig:
     stride_kv: PositiveInt = 2  # keys and values from every second row and column
     qkv_bias: bool = True
     gelu: Gelu = "quick"  # the authors' code; transformers' is exact
-    norm_eps: float = 1e-5
-    batch_eps: float = 1e-5
+    norm_eps: PositiveFloat = 1e-5
+    batch_eps: PositiveFloat = 1e-5
 
     dropout: BelowOne = 0.0
     attention_dropout: BelowOne = 0.0

@@ -10,7 +10,10 @@ from vitlab.models.contract import Model
 from vitlab.models.create import family_name
 
 # fields that came later, as all models had them before: no part of a fingerprint
-LATER = (("head", "pooled"), ("rotary", False), ("small_root", False), ("patch_dropout", 0.0))
+LATER = (
+    *(("head", "pooled"), ("rotary", False), ("small_root", False), ("patch_dropout", 0.0)),
+    ("rotary_unit", "patch"),
+)
 
 
 def model_fingerprint(model: Model, precision: str = "float32") -> str:

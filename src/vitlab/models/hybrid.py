@@ -6,6 +6,7 @@ from typing import final
 from jaxtyping import Float
 from torch import Tensor
 
+from vitlab.core.bounds import NonNegativeFloat, PositiveFloat, PositiveInt
 from vitlab.core.errors import ConfigError
 from vitlab.core.preprocess import Preprocess
 from vitlab.models.contract import Taps
@@ -23,10 +24,10 @@ class HybridConfig(ViTConfig):
     """
 
     resnet_layers: tuple[int, ...] = (3, 4, 9)  # units per stage; none: the stem alone
-    resnet_width: int = 64
+    resnet_width: PositiveInt = 64
     small_root: bool = False  # see ResNetSpec
-    group_eps: float = 1e-6  # of the group norms: timm's have 1e-5
-    weight_eps: float = 1e-5  # of the standardised convolutions: timm's add 1e-8 to the variance
+    group_eps: PositiveFloat = 1e-6  # of the group norms: timm's have 1e-5
+    weight_eps: NonNegativeFloat = 1e-5  # of the standardised convolutions: timm's add 1e-8 to the variance
     weight_eps_of: EpsOf = "std"
 
     def __post_init__(self) -> None:

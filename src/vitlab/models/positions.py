@@ -15,6 +15,7 @@ from vitlab.models.contract import Layout
 
 Kind: TypeAlias = Literal["none", "learned", "learned2d", "sincos1d", "sincos2d", "relative", "relative2d"]
 Rule: TypeAlias = Literal["official", "timm", "hf", "torchvision"]
+RotaryUnit: TypeAlias = Literal["patch", "image"]
 Grid: TypeAlias = tuple[int, int]
 
 ROTARY_BASE = 100.0  # RoPE-ViT's for the two axes of a grid (arXiv 2403.13298)
@@ -29,14 +30,14 @@ RULES: dict[Rule, tuple[str, bool, bool]] = {  # mode, aligned corners, antialia
 
 
 def resize_positions(
-    positions: Float[Tensor, "*one n d"],
+    positions: Float[Tensor, "*tables n d"],
     grid: Grid,
     *,
     old_grid: Grid | None = None,
     rule: Rule = "official",
     num_prefix: int = 1,
-) -> Float[Tensor, "*one m d"]:
-    """Position embeddings [(1,) num_prefix + N, D] for another grid; the prefix tokens' stay as they are.
+) -> Float[Tensor, "*tables m d"]:
+    """Position embeddings [..., num_prefix + N, D] for another grid; the prefix tokens' stay as they are.
 
     `old_grid` is taken to be square when it is not given.
     """
@@ -57,17 +58,14 @@ def resize_positions(
         return positions
     mode, aligned, antialias = RULES[rule]
     prefix, places = positions[..., :num_prefix, :], positions[..., num_prefix:, :]
-    image = rearrange(places.reshape(num_old, -1), "(h w) d -> 1 d h w", h=old_grid[0]).float()
+    wide = places if places.dtype == torch.float64 else places.float()
+    image = rearrange(wide.reshape(-1, num_old, positions.shape[-1]), "b (h w) d -> b d h w", h=old_grid[0])
     if antialias and grid[1] == 1:  # torch 2.13 on a CPU repeats the first row of a single column, not of a single row
         image = F.interpolate(image.mT.contiguous(), size=(1, grid[0]), mode=mode, antialias=True).mT
     else:
         image = F.interpolate(image, size=grid, mode=mode, align_corners=aligned, antialias=antialias)
-    resized = (
-        rearrange(image, "1 d h w -> (h w) d")
-        .to(positions.dtype)
-        .reshape(*positions.shape[:-2], -1, positions.shape[-1])
-    )
-    return torch.cat([prefix, resized], dim=-2)
+    resized = rearrange(image, "b d h w -> b (h w) d").to(positions.dtype)
+    return torch.cat([prefix, resized.reshape(*positions.shape[:-2], -1, positions.shape[-1])], dim=-2)
 
 
 def sincos1d(num: int, width: int, *, device: torch.device | None = None) -> Float[Tensor, "n d"]:
@@ -88,25 +86,32 @@ def sincos2d(grid: Grid, width: int, *, device: torch.device | None = None) -> F
     return torch.cat([angle_x.sin(), angle_x.cos(), angle_y.sin(), angle_y.cos()], dim=-1).float()
 
 
-def rotary_angles(layout: Layout, head_width: int, device: torch.device) -> Float[Tensor, "two b n half"]:
+def rotary_angles(
+    layout: Layout, head_width: int, device: torch.device, unit: RotaryUnit = "patch"
+) -> Float[Tensor, "two b n half"]:
     """Cosines, then sines, of the angles of rotary positions: half of a head's pairs turn by row, half by column.
 
-    B is 1 where all images have the same places. Prefix tokens stay as they are.
+    A patch is one radian for the first pair of each half, or the image is two turns, whatever its size, with the angle
+    0 in its middle (DINOv3's, arXiv 2508.10104). B is 1 where all images have the same places. Prefix tokens stay as
+    they are.
     """
     height, width = layout.grid
     place = torch.arange(height * width, device=device)[None] if layout.present is None else layout.present
     rate = ROTARY_BASE ** -(torch.arange(head_width // 4, device=device) * (4 / head_width))
-    angle = torch.cat([(place // width)[..., None] * rate, (place % width)[..., None] * rate], dim=-1)
+    row, column = place // width, place % width
+    if unit == "image":  # from -1 to 1 over the image, of a patch's middle
+        row, column = (2 * math.pi * ((2 * x + 1) / side - 1) for x, side in ((row, height), (column, width)))
+    angle = torch.cat([row[..., None] * rate, column[..., None] * rate], dim=-1)
     angle = F.pad(angle, (0, 0, layout.num_prefix, 0))
     return torch.stack([angle.cos(), angle.sin()])
 
 
-def apply_rotary(x: Float[Tensor, "b n h d"], layout: Layout) -> Float[Tensor, "b n h d"]:
+def apply_rotary(x: Float[Tensor, "b n h d"], layout: Layout, unit: RotaryUnit = "patch") -> Float[Tensor, "b n h d"]:
     """Rotary positions: values i and i + D_h / 2 of a head turned as a pair.
 
     q k^T then depends on the offset of their places. `x` may hold the first tokens only.
     """
-    return turned(x, rotary_angles(layout, x.shape[-1], x.device)[:, :, : x.shape[1]])
+    return turned(x, rotary_angles(layout, x.shape[-1], x.device, unit)[:, :, : x.shape[1]])
 
 
 @final

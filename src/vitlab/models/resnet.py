@@ -14,7 +14,7 @@ from einops import rearrange
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from vitlab.core.bounds import PositiveInt
+from vitlab.core.bounds import NonNegativeFloat, PositiveFloat, PositiveInt
 from vitlab.core.config import check_bounds
 from vitlab.core.errors import ConfigError, ImageError
 from vitlab.models.norms import by_deviation, group_norm
@@ -40,8 +40,8 @@ class ResNetSpec:
     padding: Literal["symmetric", "same"] = "symmetric"  # same: TensorFlow's, less on the first sides where uneven
     pool_padding: Literal["zeros", "infinity"] = "zeros"  # of the stem's max-pool: 0, or minus infinity
     groups: PositiveInt = 32
-    norm_eps: float = 1e-5
-    weight_eps: float = 1e-10
+    norm_eps: PositiveFloat = 1e-5
+    weight_eps: NonNegativeFloat = 1e-10
     weight_eps_of: EpsOf = "variance"  # w / sqrt(variance + eps), or w / (std + eps)
 
     def __post_init__(self) -> None:

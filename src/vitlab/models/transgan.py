@@ -14,7 +14,7 @@ from einops import rearrange
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from vitlab.core.bounds import BelowOne, NonNegativeFloat, NonNegativeInt, PositiveInt
+from vitlab.core.bounds import BelowOne, NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt
 from vitlab.core.config import check_bounds
 from vitlab.core.errors import ConfigError
 from vitlab.core.preprocess import Preprocess
@@ -38,7 +38,7 @@ class TransGANConfig:
     latent_dim: PositiveInt = 256
     num_classes: NonNegativeInt = 0
     channels: PositiveInt = 3
-    norm_eps: float = 1e-5
+    norm_eps: PositiveFloat = 1e-5
     positions_std: NonNegativeFloat = 0.02
     dropout: BelowOne = 0.0
 

@@ -21,7 +21,7 @@ from vitlab.kernels.attention import attention, project
 from vitlab.models.contract import AttentionTap, Layout, Model, Taps, Tokens
 from vitlab.models.family import Family
 from vitlab.models.heads import AttentionPool, build_head, gather
-from vitlab.models.positions import AddedPositions, RelativePositions, apply_rotary, rotary_angles
+from vitlab.models.positions import AddedPositions, RelativePositions, RotaryUnit, apply_rotary, rotary_angles
 from vitlab.models.stages import dropped
 from vitlab.models.vit_config import ViTConfig
 from vitlab.models.zoo.vit import VIT_ROWS
@@ -34,7 +34,8 @@ class Attention(nn.Module):
     def __init__(self, config: ViTConfig) -> None:
         super().__init__()
         head_width = config.width // config.heads
-        self.heads, self.dropout, self.rotary = config.heads, config.attention_dropout, config.rotary
+        self.heads, self.dropout = config.heads, config.attention_dropout
+        self.rotary: RotaryUnit | None = config.rotary_unit if config.rotary else None
         self.qkv = nn.Linear(config.width, 3 * config.width, bias=config.qkv_bias)
         self.q_norm = nn.LayerNorm(head_width, config.norm_eps) if config.qk_norm else None
         self.k_norm = nn.LayerNorm(head_width, config.norm_eps) if config.qk_norm else None
@@ -46,7 +47,7 @@ class Attention(nn.Module):
         if self.q_norm is not None and self.k_norm is not None:
             q, k = self.q_norm(q).to(v.dtype), self.k_norm(k).to(v.dtype)
         if self.rotary:
-            q, k = (apply_rotary(part.transpose(1, 2), layout).transpose(1, 2) for part in (q, k))
+            q, k = (apply_rotary(part.transpose(1, 2), layout, self.rotary).transpose(1, 2) for part in (q, k))
         return q, k, v
 
     def probabilities(
@@ -73,7 +74,9 @@ class Attention(nn.Module):
     ) -> Float[Tensor, "b m d"]:
         dropout = self.dropout if self.training else 0.0
         if relative is None and self.q_norm is None and layout.outputs is None:
-            angles = rotary_angles(layout, z.shape[-1] // self.heads, z.device) if self.rotary else None
+            angles = None
+            if self.rotary:
+                angles = rotary_angles(layout, z.shape[-1] // self.heads, z.device, self.rotary)
             return self.out(attention(self.qkv(z), self.heads, angles, dropout))  # (5) to (8)
         q, k, v = self.project(z, layout)
         bias = None if relative is None else relative(q, layout)

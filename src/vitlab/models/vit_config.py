@@ -4,11 +4,11 @@ import math
 from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
-from vitlab.core.bounds import BelowOne, NonNegativeFloat, NonNegativeInt, PositiveInt
+from vitlab.core.bounds import BelowOne, NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt
 from vitlab.core.config import check_bounds
 from vitlab.core.errors import ConfigError
 from vitlab.models.heads import HeadKind, Pool
-from vitlab.models.positions import Kind, Rule
+from vitlab.models.positions import Kind, RotaryUnit, Rule
 
 Gelu: TypeAlias = Literal["exact", "tanh", "quick"]
 
@@ -31,16 +31,17 @@ class ViTConfig:
     num_registers: NonNegativeInt = 0
     pool: Pool = "token"
     head: HeadKind = "pooled"  # patches: a dense one, on each patch token
-    representation: int | None = None  # the pre-training head's hidden layer (tanh)
+    representation: PositiveInt | None = None  # the pre-training head's hidden layer (tanh)
     positions: Kind = "learned"
     positions_at: Literal["stem", "every", "shared"] | None = None  # None: the stem, or every layer where relative
     rotary: bool = False  # besides, q and k are turned by row and column
+    rotary_unit: RotaryUnit = "patch"  # what row and column are counted in: patches, or the image's height and width
     positions_for_prefix: NonNegativeInt = 1  # how many of the prefix tokens have a position
     resize_rule: Rule = "official"
     indivisible: Literal["error", "pad"] = "error"  # images whose sides the patch does not divide
 
     norm: Literal["pre", "post"] = "pre"  # before each part (the paper) or after it (the original Transformer)
-    norm_eps: float = 1e-6
+    norm_eps: PositiveFloat = 1e-6
     norm_stem: bool = False  # CLIP's norm between embedding and encoder
     norm_pooled: bool = False  # the final norm after pooling instead of before it
     gelu: Gelu = "tanh"
@@ -48,7 +49,7 @@ class ViTConfig:
     patch_bias: bool = True
     qkv_bias: bool = True
     qk_norm: bool = False
-    layer_scale: float | None = None  # its initial value
+    layer_scale: NonNegativeFloat | None = None  # its initial value
 
     positions_std: NonNegativeFloat = 0.02  # of learned positions when they are fresh
     residual_scale: NonNegativeFloat = 1.0  # of a block's fresh output kernels; 0: it starts as the identity

@@ -24,9 +24,8 @@ from vitlab.studies.executors import Executor, Here
 from vitlab.studies.findings import Sample
 from vitlab.studies.forecast import Shape, flops_of, forecast
 from vitlab.training.durations import parse
-from vitlab.training.plan import Given, open_parts
+from vitlab.training.plan import Given, open_parts, with_given
 from vitlab.training.recipe import Recipe, read_recipe
-from vitlab.training.session import with_given
 
 TEST = "test accuracy"
 LONG = 900  # steps; shorter runs hardly win back what compiling takes

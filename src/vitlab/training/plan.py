@@ -1,5 +1,6 @@
 """What a run is to do, from its recipe and its data: found out, and refused, before anything is computed."""
 
+import dataclasses
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -7,6 +8,7 @@ from typing import Any
 
 import torch
 
+from vitlab.core.config import Choice
 from vitlab.core.errors import ConfigError, DataError, Error
 from vitlab.core.random import torch_seed
 from vitlab.core.registry import is_permitted
@@ -112,6 +114,18 @@ def _objective_type(recipe: Recipe, given: Given) -> type[Objective]:
             " as vitlab.resume(run, objective=...)."
         )
     return type(given.objective)
+
+
+def with_given(recipe: Recipe, given: Given) -> Recipe:
+    """The recipe that says which parts were handed over as objects; a model of vitlab's has its own resolution."""
+    if given.model is not None:
+        name = f"{GIVEN}{type(given.model).__name__}"
+        size = None if isinstance(given.model, Model) else recipe.model.image_size
+        model = dataclasses.replace(recipe.model, source=name, pretrained=False, image_size=size)
+        recipe = dataclasses.replace(recipe, model=model)
+    if given.objective is not None:
+        recipe = dataclasses.replace(recipe, objective=Choice(f"{GIVEN}{type(given.objective).__name__}"))
+    return recipe
 
 
 def make_plan(recipe: Recipe, folder: Path, dataset: DataSet, given: Given) -> Plan:

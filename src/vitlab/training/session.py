@@ -10,7 +10,7 @@ from typing import NamedTuple
 import torch
 from safetensors import SafetensorError
 
-from vitlab.core.config import Choice, to_dict
+from vitlab.core.config import to_dict
 from vitlab.core.errors import DataError, Error
 from vitlab.core.files import clear_up
 from vitlab.core.progress import stage
@@ -37,7 +37,7 @@ from vitlab.training.learner import Learner
 from vitlab.training.log import TRACKER, ProgressView, check_tracker, open_sinks
 from vitlab.training.model import architecture, build_model, check_model, rebuild_model
 from vitlab.training.plan import Given, Plan, make_plan, open_parts
-from vitlab.training.recipe import GIVEN, Recipe, read_recipe
+from vitlab.training.recipe import Recipe, read_recipe
 from vitlab.training.run import RunError, Stop, check_there, differences, locked, read_json, resuming
 
 ARCHITECTURE = "architecture.json"  # a run's file: its model but for the weights, which checkpoints hold
@@ -111,16 +111,6 @@ def resume(
     if changed := differences(first, to_dict(chosen), free=HOW):
         raise RunError(f"The recipe is not the one that {folder} was started with: {'; '.join(changed)}.")
     return _run(chosen, folder, device=device, show=show, given=given or Given())
-
-
-def with_given(recipe: Recipe, given: Given) -> Recipe:
-    """The recipe that says which parts were handed over as objects."""
-    if given.model is not None:
-        name = f"{GIVEN}{type(given.model).__name__}"
-        recipe = dataclasses.replace(recipe, model=dataclasses.replace(recipe.model, source=name, pretrained=False))
-    if given.objective is not None:
-        recipe = dataclasses.replace(recipe, objective=Choice(f"{GIVEN}{type(given.objective).__name__}"))
-    return recipe
 
 
 def recipe_of(folder: Path) -> Recipe:

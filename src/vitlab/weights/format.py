@@ -135,6 +135,8 @@ def _effective(config: Any, name: str) -> Any:
         return value
     if name == "positions_for_prefix":
         return min(value, config.num_prefix) if config.positions in ("learned", "learned2d") else 0
+    if name == "rotary_unit" and not config.rotary:
+        return None
     if name == "gelu" and config.gated_mlp and config.pool != "attention":
         return None
     if name == "norm_pooled" and config.pool == "token":
@@ -155,13 +157,19 @@ def layer_indices(names: Mapping[str, Any], pattern: str, where: str) -> int:
 
 KNOWN_HEADS = {192: 3, 384: 6, 512: 8, 768: 12, 1024: 16, 1152: 16, 1280: 16, 1408: 16, 1536: 24, 1664: 16}
 
+DINOV3_HEADS = {192: 3, 384: 6, 768: 12, 1024: 16, 1280: 20, 1536: 24, 4096: 32}
+GIANT_OPT = (1536, 6144)  # SigLIP's width and MLP, with 16 heads; DINOv2's giant has 24, and a gated MLP of 4096
 
-def head_count(width: int, hints: Mapping[str, Any], assumed: list[str], where: str) -> int:
+
+def head_count(
+    width: int, hints: Mapping[str, Any], assumed: list[str], where: str, *, mlp_dim: int = 0, dinov3: bool = False
+) -> int:
     """The number of heads that a fused projection's shape cannot tell: the caller's, or the known sizes'."""
     if "heads" in hints:
         return int(hints["heads"])
-    if width in KNOWN_HEADS:
-        return KNOWN_HEADS[width]
+    known = DINOV3_HEADS if dinov3 else {**KNOWN_HEADS, 1536: 16} if (width, mlp_dim) == GIANT_OPT else KNOWN_HEADS
+    if width in known:
+        return known[width]
     if width % 64 == 0:
         assumed.append(f"{where} does not say how many heads it has: {width // 64} of width 64 were assumed.")
         return width // 64

@@ -42,6 +42,19 @@ def concatenated(ours: str, theirs: Sequence[str], sizes: Sequence[int]) -> Rule
     return Rule(ours, tuple(theirs), lambda t: torch.cat(list(t)), lambda t: t.split(list(sizes)))
 
 
+def qkv_biases(ours: str, theirs: Sequence[str | None], width: int) -> Rule:
+    """The biases of q, k and v behind one another; None for those that a file leaves out, which are zeros."""
+
+    def read(t: Sequence[Tensor]) -> Tensor:
+        there = iter(t)
+        return torch.cat([t[0].new_zeros(width) if name is None else next(there) for name in theirs])
+
+    def write(t: Tensor) -> Sequence[Tensor]:
+        return [part for name, part in zip(theirs, t.chunk(3), strict=True) if name is not None]
+
+    return Rule(ours, tuple(name for name in theirs if name is not None), read, write)
+
+
 def part_of(ours: str, theirs: str, start: int, stop: int) -> Rule:
     """Rows `start` to `stop` of a tensor whose other rows are other parameters of ours."""
     return Rule(ours, (theirs,), lambda t: t[0][start:stop], lambda t: [t], part=True)

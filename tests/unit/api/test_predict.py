@@ -143,7 +143,7 @@ def test_measuring_leaves_the_model_in_its_mode(model: ViT, measure: Callable[[V
         ("embed", {"crops": 2}, "crops must be 1 | 5, not 2."),
         ("embed", {"precision": "foo"}, "precision must be float32 | bf16, not 'foo'."),
         ("embed", {"batch_size": "a"}, "batch_size must be a whole number, not 'a'."),
-        ("embed", {"model": None}, "`model` must be a path or a name, not NoneType."),
+        ("embed", {"model": None}, "`model` must be a model of vitlab's, a path or a name, not NoneType."),
         ("evaluate", {"crops": 3}, "crops must be 1 | 5, not 3."),
         ("evaluate", {"precision": "fp8"}, "precision must be auto | float32 | bf16, not 'fp8'."),
         ("evaluate", {"batch_size": "a"}, "batch_size must be a whole number or null, not 'a'."),

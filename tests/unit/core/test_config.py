@@ -3,6 +3,7 @@ import math
 from dataclasses import dataclass
 from typing import Any, Literal, cast
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -96,8 +97,8 @@ def test_whole_numbers_become_floats_where_floats_are_wanted() -> None:
         ({"size": [1, 2], "flag": 1}, "here: flag must be true or false, not 1."),
         ({"size": [1, 2], "count": True}, "here: count must be a whole number or null, not True."),
         ({"size": [1, 2], "count": 1.5}, "here: count must be a whole number or null, not 1.5."),
-        ({"size": [1]}, "here: size must be a list of a whole number, a whole number, not [1]."),
-        ({"size": 224}, "here: size must be a list of a whole number, a whole number, not 224."),
+        ({"size": [1]}, "here: size must be a list of 2, each a whole number, not [1]."),
+        ({"size": 224}, "here: size must be a list of 2, each a whole number, not 224."),
         ({"size": [1, 2], "inner": 3}, "here: inner must be Inner, not 3."),
         ({"size": [1, 2], "inner": {"rat": 3}}, "here: inner: there is no field 'rat'. Did you mean rate?"),
         ({"size": [1, 2], "inner": {"rate": "high"}}, "here: inner: rate must be a number, not 'high'."),
@@ -122,6 +123,14 @@ def test_what_a_caller_put_into_a_dataclass_is_checked(config: Outer, sentence: 
         check_fields(config)
     assert str(caught.value) == sentence
     check_fields(Outer((1, 2)))
+
+
+def test_numbers_of_numpy_are_numbers() -> None:
+    config = replace(Outer((1, 2)), {"size": (np.int64(3), 4), "many": (np.float32(0.5), np.int32(2))}, where="here")
+    assert json.loads(json.dumps(to_dict(config)))["size"] == [3, 4]
+    assert [type(value) for value in (*config.size, *config.many)] == [int, int, float, float]
+    with pytest.raises(ConfigError, match="flag must be true or false"):
+        replace(config, {"flag": np.int64(1)}, where="here")
 
 
 def test_a_number_too_large_for_a_float_is_refused() -> None:

@@ -1,5 +1,6 @@
 """Few-shot least squares against the definition solved directly in float64, and scikit-learn's ridge."""
 
+import math
 from pathlib import Path
 
 import numpy as np
@@ -176,8 +177,22 @@ def test_a_label_beyond_the_classes_is_refused() -> None:
 
 
 @pytest.mark.parametrize(
-    ("shots", "seeds", "l2"), [((), (0,), 1.0), ((0,), (0,), 1.0), ((1,), (), 1.0), ((1,), (0,), 0.0)]
+    ("shots", "seeds", "l2"),
+    [
+        ((), (0,), 1.0),
+        ((0,), (0,), 1.0),
+        ((1,), (), 1.0),
+        ((1,), (0, -1), 1.0),
+        ((1,), (0,), 0.0),
+        ((1,), (0,), math.inf),
+        ((1,), (0,), math.nan),
+    ],
 )
 def test_bad_settings_are_refused(shots: tuple[int, ...], seeds: tuple[int, ...], l2: float) -> None:
     with pytest.raises(EvaluationError, match="shots of 1 or more"):
         fewshot_accuracy(X, Y, TEST, LABELS, shots=shots, seeds=seeds, l2=l2)
+
+
+def test_shots_and_seeds_may_be_arrays() -> None:
+    found = fewshot_accuracy(X, Y, TEST, LABELS, shots=np.arange(1, 3), seeds=np.arange(2), l2=1.0)  # pyright: ignore[reportArgumentType]
+    np.testing.assert_array_equal(found, fewshot_accuracy(X, Y, TEST, LABELS, shots=(1, 2), seeds=(0, 1), l2=1.0))

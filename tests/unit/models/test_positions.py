@@ -14,8 +14,11 @@ from peers import timm
 from vitlab.core.errors import ConfigError
 from vitlab.models.contract import Layout
 from vitlab.models.positions import (
+    RULES,
     AddedPositions,
     RelativePositions,
+    RotaryUnit,
+    Rule,
     apply_rotary,
     resize_positions,
     sincos1d,
@@ -35,6 +38,19 @@ def test_official_rule_is_scipy_zoom(h: int, w: int, new_h: int, new_w: int, num
     resized = resize_positions(table, (new_h, new_w), old_grid=(h, w), num_prefix=num_prefix)
     assert torch.equal(resized[:num_prefix], table[:num_prefix])
     np.testing.assert_allclose(resized[num_prefix:].numpy(), zoomed.reshape(-1, 5), atol=2e-6)
+
+
+@pytest.mark.parametrize("rule", RULES)
+def test_several_tables_in_double_precision(rule: Rule) -> None:
+    tables = torch.from_numpy(np.random.default_rng(0).normal(size=(2, 3, 1 + 4 * 4, 5)))
+    resized = resize_positions(tables, (5, 7), rule=rule)
+    assert resized.dtype == torch.float64
+    for i, j in np.ndindex(2, 3):
+        alone = resize_positions(tables[i, j], (5, 7), rule=rule)
+        torch.testing.assert_close(resized[i, j], alone, rtol=0, atol=1e-15)
+    if rule == "official":
+        zoomed = np.asarray(scipy.ndimage.zoom(tables[1, 2, 1:].numpy().reshape(4, 4, 5), (5 / 4, 7 / 4, 1), order=1))
+        np.testing.assert_allclose(resized[1, 2, 1:].numpy(), zoomed.reshape(-1, 5), atol=1e-13)
 
 
 def test_a_single_place_is_repeated() -> None:
@@ -155,16 +171,19 @@ def test_relative_logits_by_hand(kind: str, subset: bool) -> None:
                 torch.testing.assert_close(bias[b, :, 1 + i, 1 + j], expected)
 
 
+@pytest.mark.parametrize("unit", ["patch", "image"])
 @pytest.mark.parametrize("subset", [False, True])
-def test_rotary_positions_are_products_of_complex_numbers(subset: bool) -> None:
+def test_rotary_positions_are_products_of_complex_numbers(subset: bool, unit: RotaryUnit) -> None:
     present = torch.tensor([[5, 0, 3], [1, 2, 4]]) if subset else None
     x = torch.randn(2, 2 + (3 if subset else 6), 3, 8)
-    found = apply_rotary(x, Layout(grid=(2, 3), present=present, num_prefix=2))
+    found = apply_rotary(x, Layout(grid=(2, 3), present=present, num_prefix=2), unit)
     assert torch.equal(found[:, :2], x[:, :2])
     for image in range(2):
         for token in range(x.shape[1] - 2):
             place = token if present is None else int(present[image, token])
             row, column = divmod(place, 3)
+            if unit == "image":  # the middles of two rows are at -1/2 and 1/2, of three columns at -2/3, 0 and 2/3
+                row, column = 2 * math.pi * (row - 1 / 2), 2 * math.pi * (column - 1) * 2 / 3
             angles = [row * 1.0, row * 0.1, column * 1.0, column * 0.1]  # 100^0 and 100^(-1/2)
             for head in range(3):
                 values = x[image, 2 + token, head].tolist()

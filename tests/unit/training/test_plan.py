@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 from PIL import Image
-from torch import Tensor
+from torch import Tensor, nn
 
 from changing import changed
 from short_runs import short, small_set
@@ -22,10 +22,9 @@ from vitlab.objectives.contract import Metrics, Objective
 from vitlab.objectives.supervised import Supervised
 from vitlab.training.assembly import main_stream
 from vitlab.training.model import build_model, check_model
-from vitlab.training.plan import Given, Intervals, Plan, make_plan, open_parts, planned_steps
+from vitlab.training.plan import Given, Intervals, Plan, make_plan, open_parts, planned_steps, with_given
 from vitlab.training.recipe import ModelChoice, Recipe, read_recipe
 from vitlab.training.run import RunError
-from vitlab.training.session import with_given
 from vitlab.weights.load import save
 
 __all__ = ["short", "small_set"]
@@ -124,6 +123,14 @@ def test_who_reads_unlabelled_images_needs_some(short: Recipe) -> None:
     with pytest.raises(DataError, match=r"has none: keep a part of the labels only \(--data\.labelled 0\.1\), or put"):
         plan_of(recipe, given)
     plan_of(changed(recipe, **{"data.labelled": 0.5}), given)
+
+
+def test_a_model_that_is_given_keeps_its_resolution(short: Recipe) -> None:
+    """A module sees pictures of any size; the recipe does not say of a model what is not so."""
+    sized = changed(short, **{"model.image_size": 16, "model.train_only": "head"})
+    of_model = with_given(sized, Given(model=create("vit-digits"))).model
+    assert (of_model.source, of_model.image_size, of_model.train_only) == ("given:ViT", None, "head")
+    assert with_given(sized, Given(model=nn.Flatten())).model.image_size == 16
 
 
 @pytest.mark.parametrize("value", [0.0, -0.1, 1.5, float("nan")])

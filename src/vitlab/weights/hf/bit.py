@@ -92,6 +92,8 @@ class HuggingFaceBiT(Format):
         settings, assumed = location.settings or {}, list[str]()
         where, shapes = str(location.folder / "config.json"), location.tensors.shapes
         config = config_of(settings, shapes, where if settings else location.where)
+        if not settings:
+            assumed.append("No config.json beside the file: norms of 32 groups and padding on all sides were assumed.")
         preprocess, _ = find_preprocess(location.folder, "bit", config.image_size, assumed)
         # config.json names no size: the network takes any, and the preprocessing decides
         size = hints.get("image_size") or preprocess.size

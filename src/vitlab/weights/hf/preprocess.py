@@ -10,6 +10,7 @@ from vitlab.core.errors import CheckpointError
 from vitlab.core.preprocess import FILTERS, IMAGENET_MEAN, IMAGENET_STD, Interpolation, Preprocess
 from vitlab.models.vit import ViTConfig
 from vitlab.weights.files.tensors import read_json
+from vitlab.weights.hf.vit_config import ANY_SIZE
 
 CLIP_MEAN, CLIP_STD = (0.48145466, 0.4578275, 0.40821073), (0.26862954, 0.26130258, 0.27577711)
 
@@ -23,9 +24,12 @@ DEFAULTS: dict[str, Preprocess] = {
     "bit": PAPER,
     "cvt": AUTHORS,
     "vit_mae": AUTHORS,
+    "vit_msn": AUTHORS,
+    "ijepa": AUTHORS,
     "deit": AUTHORS,
     "dinov2": AUTHORS,
     "dinov2_with_registers": AUTHORS,
+    "dinov3_vit": Preprocess(mean=IMAGENET_MEAN, std=IMAGENET_STD),
     "clip_vision_model": Preprocess(resize="shortest", interpolation="bicubic", mean=CLIP_MEAN, std=CLIP_STD),
     "siglip_vision_model": replace(PAPER, interpolation="bicubic"),
 }
@@ -47,10 +51,7 @@ def read_preprocess(folder: Path, kind: str, config: ViTConfig, assumed: list[st
     """The preprocessing of `find_preprocess`, at a size that the model takes."""
     found, name = find_preprocess(folder, kind, config.image_size, assumed)
     covered = tuple(side // config.patch_size * config.patch_size for side in found.size)
-    if kind in ("dinov2", "dinov2_with_registers") and min(covered) > 0:
-        size = (covered[0], covered[1])  # these models are meant for other sizes than that of their positions
-    else:
-        size = config.image_size
+    size = (covered[0], covered[1]) if kind in ANY_SIZE and min(covered) > 0 else config.image_size
     if size != found.size:
         assumed.append(f"{name} asks for {_by(found.size)} px, which the model does not take: {_by(size)} it is.")
         found = found.with_size(size)

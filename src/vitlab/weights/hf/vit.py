@@ -25,6 +25,7 @@ from vitlab.weights.format import (
 )
 from vitlab.weights.hf.preprocess import read_preprocess, write_preprocess
 from vitlab.weights.hf.vit_config import (
+    BIASED,
     DINOV2S,
     FAMILIES,
     Shapes,
@@ -35,11 +36,12 @@ from vitlab.weights.hf.vit_config import (
     write_labels,
     write_settings,
 )
-from vitlab.weights.hf.vit_names import CLIP, DEIT, DINOV2, REGISTERS, VIT, names_of, rules
+from vitlab.weights.hf.vit_names import CLIP, DEIT, DINOV2, DINOV3, REGISTERS, VIT, names_of, rules
 from vitlab.weights.mapping import to_theirs
 from vitlab.weights.native import check_replaceable, write_json
 
 FILES = ("config.json", "model.safetensors", "preprocessor_config.json")
+MASKED = {"dinov2_with_registers": (1,), "dinov3_vit": (1, 1)}  # always with a mask token, for pre-training alone
 
 
 @final
@@ -49,9 +51,8 @@ class HuggingFace(Format):
     def recognizes(self, location: Location) -> bool:
         if location.settings is not None and isinstance(location.settings.get("model_type"), str):
             return True
-        return any(
-            name.endswith((f"{VIT.patches}.weight", f"{CLIP.patches}.weight")) for name in location.tensors.shapes
-        )
+        patches = tuple(f"{names.patches}.weight" for names in (VIT, CLIP, DINOV3))
+        return any(name.endswith(patches) for name in location.tensors.shapes)
 
     def read(self, location: Location, hints: Mapping[str, Any]) -> Contents:
         shapes, assumed = location.tensors.shapes, list[str]()
@@ -76,9 +77,12 @@ class HuggingFace(Format):
         check_replaceable(path, FILES, lambda settings: "model_type" in settings)
         kind = kind_of(config)
         if config.num_classes and not FAMILIES[kind].classes[1]:
+            what, why = ("norm_stem=True", "the classifier of its CLIP reads other features")
+            if kind == "dinov3_vit":
+                what, why = ("rotary=True", "its DINOv3 has no classifier")
             raise CannotHoldError(
-                f"The {self.name} format cannot hold num_classes={config.num_classes} with norm_stem=True: the"
-                " classifier of its CLIP reads other features. Use format 'vitlab', or load it with num_classes=0."
+                f"The {self.name} format cannot hold num_classes={config.num_classes} with {what}: {why}. Use format"
+                " 'vitlab', or load it with num_classes=0."
             )
         settings = write_settings(kind, config)
         tower = FAMILIES[kind].tower
@@ -93,8 +97,8 @@ class HuggingFace(Format):
         read_back = read_config(*vision_settings(settings, str(path)), shapes, str(path), [])
         check_holds(self.name, config, _pooled(kind, read_back, tensors))
         assert len(fitting) == len(state), "check_holds should have refused this"
-        if kind == "dinov2_with_registers":  # which always has one; it plays no part outside pre-training
-            tensors[f"{tower}embeddings.mask_token"] = torch.zeros(1, config.width)
+        if kind in MASKED:
+            tensors[f"{tower}embeddings.mask_token"] = torch.zeros(*MASKED[kind], config.width)
         with atomic_folder(path) as folder:
             write_json(folder / "config.json", {**settings, **write_labels(model)})
             write_json(folder / "preprocessor_config.json", write_preprocess(model.preprocess))
@@ -124,24 +128,33 @@ def guess_settings(
 
     if has(f"{CLIP.patches}.weight"):
         kind = "clip_vision_model" if has(CLIP.tokens[0]) else "siglip_vision_model"
+    elif has(f"{DINOV3.patches}.weight"):
+        kind = "dinov3_vit"
     elif has(REGISTERS.tokens[1]):
         kind = "dinov2_with_registers"
+    elif has(DEIT.tokens[1]):
+        kind = "deit"
     else:
-        kind = "deit" if has(DEIT.tokens[1]) else "dinov2" if has(DINOV2.scales[0]) else "vit"
+        kind = "dinov2" if has(DINOV2.scales[0]) else "vit" if has(VIT.tokens[0]) else "ijepa"
     tower = _tower(kind, shapes)
     gated = has("mlp.weights_in.weight") or has("mlp.gate_proj.weight")
     names = names_of(kind, gated, tower, shapes)
     layer, up = tower + names.layer, names.up[-1]
     try:
         width, channels, side, _ = shapes[f"{tower}{names.patches}.weight"]
-        places = shapes[tower + names.positions][-2] - (2 if kind == "deit" else len(names.tokens[:1]))
         hidden = shapes[f"{layer}0.{up}.weight"][0] // (2 if up == "mlp.weights_in" else 1)
-        registers = shapes[tower + REGISTERS.tokens[1]][1] if kind == "dinov2_with_registers" else 0
+        registers = shapes[tower + REGISTERS.tokens[1]][1] if REGISTERS.tokens[1] in names.tokens else 0
+        size = hints.get("image_size", (224, 224))  # of a model without positions
+        if names.positions:
+            places = shapes[tower + names.positions][-2] - (2 if kind == "deit" else len(names.tokens[:1]))
+            size = image_size_of(places, side, hints, where)
     except (KeyError, ValueError, IndexError) as error:
         raise CheckpointError(
             f"{where}: tensors of a transformers model are missing in it or have odd shapes."
         ) from error
     defaults = {name: value for name, value in FAMILIES[kind].defaults.items() if name != "mlp_ratio"}
+    if kind == "dinov3_vit" and gated:
+        defaults["hidden_act"] = "silu"
     assumed.append(
         f"No config.json beside the file: the activation ({defaults['hidden_act']}) and norm epsilon"
         f" ({defaults['layer_norm_eps']}) of the model type '{kind}' were assumed."
@@ -150,12 +163,14 @@ def guess_settings(
         **defaults,
         "hidden_size": width,
         "num_hidden_layers": layer_indices(shapes, f"{layer}{{}}.{names.out}.weight", where),
-        "num_attention_heads": head_count(width, hints, assumed, where),
+        "num_attention_heads": head_count(width, hints, assumed, where, mlp_dim=hidden, dinov3=kind == "dinov3_vit"),
         "intermediate_size": hidden,
-        "image_size": list(image_size_of(places, side, hints, where)),
+        "image_size": list(size),
         "patch_size": side,
         "num_channels": channels,
         "num_register_tokens": registers,
         "qkv_bias": f"{layer}0.{names.qkv[0]}.bias" in shapes,
+        **{f"{part}_bias": there for part, there in zip(BIASED, names.biased, strict=True)},
         "use_swiglu_ffn": gated,
+        "use_gated_mlp": gated,
     }

@@ -7,6 +7,7 @@ from typing import Any
 from vitlab.core.config import from_dict
 from vitlab.core.errors import CheckpointError
 from vitlab.models.contract import Model
+from vitlab.models.positions import ROTARY_BASE
 from vitlab.models.vit import ViTConfig
 from vitlab.models.vit_config import Gelu
 
@@ -44,6 +45,20 @@ DINOV2 = {
     "layerscale_value": 1.0,
     "use_swiglu_ffn": False,
 }
+DINOV3 = {
+    **{name: value for name, value in SIZES.items() if name != "qkv_bias"},
+    "hidden_size": 384,
+    "num_attention_heads": 6,
+    "intermediate_size": 1536,
+    "layer_norm_eps": 1e-5,
+    "query_bias": True,
+    "key_bias": False,
+    "value_bias": True,
+    "layerscale_value": 1.0,
+    "use_gated_mlp": False,
+    "num_register_tokens": 0,
+    "rope_theta": ROTARY_BASE,
+}
 
 
 @dataclass(frozen=True)
@@ -63,6 +78,10 @@ class Family:
 FAMILIES: dict[str, Family] = {
     "vit": Family("vit.", ("ViTModel", "ViTForImageClassification"), SIZES),
     "vit_mae": Family("vit.", ("ViTMAEModel", ""), SIZES),
+    "vit_msn": Family("vit.", ("ViTMSNModel", "ViTMSNForImageClassification"), {**SIZES, "layer_norm_eps": 1e-6}),
+    "ijepa": Family(
+        "ijepa.", ("IJepaModel", "IJepaForImageClassification"), SIZES, {"class_token": False, "pool": "mean"}
+    ),
     "deit": Family("deit.", ("DeiTModel", "DeiTForImageClassificationWithTeacher"), SIZES, {"positions_for_prefix": 2}),
     "dinov2": Family("dinov2.", ("Dinov2Model", "Dinov2ForImageClassification"), DINOV2),
     "dinov2_with_registers": Family(
@@ -70,6 +89,9 @@ FAMILIES: dict[str, Family] = {
         ("Dinov2WithRegistersModel", "Dinov2WithRegistersForImageClassification"),
         {**DINOV2, "patch_size": 16, "num_register_tokens": 4},
         {"resize_rule": "timm"},  # the only one whose bicubic resizing is antialiased, which is timm's rule
+    ),
+    "dinov3_vit": Family(
+        "", ("DINOv3ViTModel", ""), DINOV3, {"positions": "none", "rotary": True, "rotary_unit": "image"}
     ),
     "clip_vision_model": Family(
         "vision_model.",
@@ -84,8 +106,14 @@ FAMILIES: dict[str, Family] = {
         {"qkv_bias": True, "class_token": False},
     ),
 }
-TOWERS = {"clip": "clip_vision_model", "siglip": "siglip_vision_model"}  # of models for images and texts
+TOWERS = {  # of models for images and texts
+    **dict.fromkeys(("clip", "chinese_clip", "metaclip_2"), "clip_vision_model"),
+    "siglip": "siglip_vision_model",
+}
+ALIASES = dict.fromkeys(("chinese_clip_vision_model", "metaclip_2_vision_model"), "clip_vision_model")  # save in name
 DINOV2S = ("dinov2", "dinov2_with_registers")
+BIASED = ("query", "key", "value")  # the projections whose biases DINOv3 has or leaves out one by one
+ANY_SIZE = (*DINOV2S, "dinov3_vit")  # meant for other sizes than that of their positions, or without any
 SQUARE = ("clip_vision_model", "siglip_vision_model", *DINOV2S)  # images of one side only
 
 
@@ -98,6 +126,7 @@ def vision_settings(settings: Mapping[str, Any], where: str) -> tuple[str, dict[
         if not isinstance(inner, Mapping):
             raise CheckpointError(f"{where}: 'vision_config' must be an object.")
         kind, settings = TOWERS[kind], inner
+    kind = ALIASES.get(kind, kind)
     if kind not in FAMILIES:
         known = ", ".join([*FAMILIES, *TOWERS])
         raise CheckpointError(f"{where}: the model type '{kind}' is not a plain ViT that vitlab reads ({known}).")
@@ -115,8 +144,10 @@ def read_config(kind: str, values: Mapping[str, Any], shapes: Shapes, where: str
             f"Patches of {side} px do not divide {size[0]} x {size[1]}: as in transformers, what is left over at the"
             f" right and the bottom is not seen, so the image size is {covered[0]} x {covered[1]}."
         )
-    if str(values["hidden_act"]) not in GELUS:
-        raise CheckpointError(f"{where}: hidden_act '{values['hidden_act']}' is none of {', '.join(GELUS)}.")
+    gated = kind == "dinov3_vit" and bool(values["use_gated_mlp"])
+    gelus = {"silu": "exact"} if gated else GELUS  # a gated MLP has no GELU
+    if str(values["hidden_act"]) not in gelus:
+        raise CheckpointError(f"{where}: hidden_act '{values['hidden_act']}' is none of {', '.join(gelus)}.")
     width, heads = _integer(values, "hidden_size", where), _integer(values, "num_attention_heads", where)
     if values.get("head_dim", width // heads) != width // heads:
         raise CheckpointError(f"{where}: head_dim {values['head_dim']} is not the width {width} by {heads} heads.")
@@ -132,9 +163,9 @@ def read_config(kind: str, values: Mapping[str, Any], shapes: Shapes, where: str
         "heads": heads,
         "num_classes": next((shapes[name][0] for name in _CLASSIFIERS if shapes.get(name)), 0),
         "channels": values["num_channels"],
-        "qkv_bias": values["qkv_bias"],
+        "qkv_bias": values.get("qkv_bias"),
         "norm_eps": values["layer_norm_eps"],
-        "gelu": GELUS[values["hidden_act"]],
+        "gelu": gelus[values["hidden_act"]],
         "resize_rule": "hf",
         **family.fixed,
     }
@@ -145,6 +176,12 @@ def read_config(kind: str, values: Mapping[str, Any], shapes: Shapes, where: str
     elif kind in DINOV2S:
         fields["layer_scale"], fields["gated_mlp"] = values["layerscale_value"], values["use_swiglu_ffn"]
         fields["num_registers"] = values["num_register_tokens"] if kind == "dinov2_with_registers" else 0
+    elif kind == "dinov3_vit":
+        if values["rope_theta"] != ROTARY_BASE:
+            raise CheckpointError(f"{where}: rope_theta is {values['rope_theta']}; vitlab's is {ROTARY_BASE:g} alone.")
+        fields["layer_scale"], fields["gated_mlp"] = values["layerscale_value"], gated
+        fields["num_registers"] = values["num_register_tokens"]
+        fields["qkv_bias"] = any(values[f"{part}_bias"] for part in BIASED)
     elif kind == "siglip_vision_model":
         pooler = any(name.endswith("head.probe") for name in shapes)
         fields["pool"] = "attention" if pooler and not fields["num_classes"] else "mean"
@@ -155,6 +192,8 @@ def read_config(kind: str, values: Mapping[str, Any], shapes: Shapes, where: str
 
 def kind_of(config: ViTConfig) -> str:
     """The model type that comes closest to a configuration."""
+    if config.rotary:
+        return "dinov3_vit"
     if not config.class_token:
         return "siglip_vision_model"
     if config.norm_stem:
@@ -179,7 +218,7 @@ def write_settings(kind: str, config: ViTConfig) -> dict[str, Any]:
         "image_size": height if height == width or kind in SQUARE else [height, width],
         "patch_size": config.patch_size,
         "num_channels": config.channels,
-        "hidden_act": ACTS[config.gelu],
+        "hidden_act": "silu" if kind == "dinov3_vit" and config.gated_mlp else ACTS[config.gelu],
         "layer_norm_eps": config.norm_eps,
     }
     if "intermediate_size" in family.defaults:
@@ -189,12 +228,16 @@ def write_settings(kind: str, config: ViTConfig) -> dict[str, Any]:
         values["mlp_ratio"] = max(round(hidden / config.width), 1)
         values["use_swiglu_ffn"] = config.gated_mlp
         values["layerscale_value"] = 1.0 if config.layer_scale is None else config.layer_scale
-    if "qkv_bias" not in family.fixed:
+    if "qkv_bias" in family.defaults.keys() - family.fixed.keys():
         values["qkv_bias"] = config.qkv_bias
     if kind == "dinov2":
         values["use_mask_token"] = False
     elif kind == "dinov2_with_registers":
         values["num_register_tokens"] = config.num_registers
+    elif kind == "dinov3_vit":
+        values |= {f"{part}_bias": config.qkv_bias for part in BIASED}
+        values["use_gated_mlp"], values["num_register_tokens"] = config.gated_mlp, config.num_registers
+        values["layerscale_value"] = 1.0 if config.layer_scale is None else config.layer_scale
     elif kind == "deit" and not config.distill_token and config.num_classes:
         values["architectures"] = ["DeiTForImageClassification"]
     elif kind == "siglip_vision_model":

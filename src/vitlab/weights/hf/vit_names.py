@@ -14,7 +14,7 @@ from torch import Tensor
 from vitlab.core.errors import CheckpointError
 from vitlab.models.vit import ViTConfig
 from vitlab.weights.hf.vit_config import DINOV2S, Shapes
-from vitlab.weights.mapping import Rule, concatenated, part_of, reshaped, same
+from vitlab.weights.mapping import Rule, concatenated, part_of, qkv_biases, reshaped, same
 
 
 @dataclass(frozen=True)
@@ -33,6 +33,7 @@ class Names:
     norm: str
     norm_stem: str = ""
     scales: tuple[str, str] = ("", "")
+    biased: tuple[bool, bool, bool] = (True, True, True)  # which of q, k and v, where there are biases
 
 
 VIT = Names(
@@ -56,6 +57,18 @@ DINOV2 = replace(
     scales=("layer_scale1.lambda1", "layer_scale2.lambda1"),
 )
 REGISTERS = replace(DINOV2, tokens=("embeddings.cls_token", "embeddings.register_tokens"))
+MODULES = {"qkv": ("attention.q_proj", "attention.k_proj", "attention.v_proj"), "out": "attention.o_proj"}
+GATED = ("mlp.gate_proj", "mlp.up_proj")
+DINOV3 = replace(
+    REGISTERS,
+    patches="embeddings.patch_embeddings",
+    positions="",
+    layer="layer.",
+    **MODULES,
+    up=GATED[1:],
+    down="mlp.down_proj",
+    norm="norm",
+)
 SIGLIP = Names(
     tokens=(),
     patches="embeddings.patch_embedding",
@@ -72,25 +85,38 @@ CLIP = replace(SIGLIP, tokens=("embeddings.class_embedding",), norm_stem="pre_la
 NAMES = {
     "vit": VIT,
     "vit_mae": VIT,
+    "vit_msn": VIT,
+    "ijepa": replace(VIT, tokens=()),
     "deit": DEIT,
     "dinov2": DINOV2,
     "dinov2_with_registers": REGISTERS,
+    "dinov3_vit": DINOV3,
     "clip_vision_model": CLIP,
     "siglip_vision_model": SIGLIP,
 }
-MODULES = {"qkv": ("attention.q_proj", "attention.k_proj", "attention.v_proj"), "out": "attention.o_proj"}
 
 
 def names_of(kind: str, gated: bool, tower: str, shapes: Shapes | None = None) -> Names:
     """The names that a file has: the published ones unless `shapes` shows those of the modules of transformers 5."""
     names = NAMES[kind]
+    if kind == "dinov3_vit":
+        return _dinov3(replace(names, up=GATED) if gated else names, shapes)
     published = replace(names, up=("mlp.weights_in",), down="mlp.weights_out") if gated else names
     if shapes is None or f"{tower}{names.layer}0.{names.qkv[0]}.weight" in shapes or names.norm == "post_layernorm":
         return published
     modules = replace(names, **MODULES, up=("mlp.fc1",), down="mlp.fc2")
     if gated:
-        modules = replace(modules, up=("mlp.gate_proj", "mlp.up_proj"), down="mlp.down_proj")
+        modules = replace(modules, up=GATED, down="mlp.down_proj")
     return replace(modules, layer="layers.") if f"{tower}layers.0.attention.q_proj.weight" in shapes else modules
+
+
+def _dinov3(names: Names, shapes: Shapes | None) -> Names:
+    """Where the layers lie, and which projections have a bias."""
+    if shapes is None:
+        return names
+    layer = "layer." if f"layer.0.{names.qkv[0]}.weight" in shapes else "model.layer."
+    of_q, of_k, of_v = (f"{layer}0.{name}.bias" in shapes for name in names.qkv)
+    return replace(names, layer=layer, biased=(of_q, of_k, of_v))
 
 
 def rules(config: ViTConfig, kind: str, tower: str, names: Names, where: str = "") -> list[Rule]:
@@ -128,7 +154,7 @@ def _stem_rules(config: ViTConfig, names: Names) -> Iterator[Rule]:
         )
     if names.positions.endswith(".weight"):
         yield same("positions.0.table", names.positions)
-    else:
+    elif names.positions:
         yield Rule("positions.0.table", (names.positions,), lambda t: t[0].squeeze(0), lambda t: [t[None]])
     if names.norm_stem:
         yield from _both("norm_stem", names.norm_stem)
@@ -139,8 +165,13 @@ def _layer_rules(config: ViTConfig, names: Names, ours: str, theirs: str) -> Ite
     for part in ("weight", "bias"):
         for i, norm in enumerate(names.norms):
             yield same(f"{ours}norm{i + 1}.{part}", f"{theirs}{norm}.{part}")
-        if part == "weight" or config.qkv_bias:
-            yield concatenated(f"{ours}attention.qkv.{part}", [f"{theirs}{q}.{part}" for q in names.qkv], [width] * 3)
+        if part == "weight":
+            yield concatenated(f"{ours}attention.qkv.weight", [f"{theirs}{q}.weight" for q in names.qkv], [width] * 3)
+        elif config.qkv_bias:
+            biased = zip(names.qkv, names.biased, strict=True)
+            yield qkv_biases(
+                f"{ours}attention.qkv.bias", [f"{theirs}{q}.bias" if has else None for q, has in biased], width
+            )
         yield same(f"{ours}attention.out.{part}", f"{theirs}{names.out}.{part}")
         hidden = config.mlp_dim * (2 if config.gated_mlp else 1) // len(names.up)
         yield concatenated(

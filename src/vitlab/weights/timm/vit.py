@@ -1,8 +1,8 @@
-"""timm's state dicts of ViTs and hybrids, alone or in a hub's folder; also DeiT's, DINO's, DINOv2's and MAE's own."""
+"""timm's state dicts of ViTs and hybrids, alone or in a hub's folder; also DeiT's, DINO's (1 to 3) and MAE's own."""
 
 import logging
 import re
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 from typing import Any, final
 
@@ -13,12 +13,20 @@ from vitlab.models.create import empty_model
 from vitlab.models.hybrid import HybridConfig
 from vitlab.models.vit import ViTConfig
 from vitlab.weights.format import Contents, Format, Location, plain_vit
-from vitlab.weights.mapping import Rule, concatenated, read_through, reshaped, same, to_theirs
+from vitlab.weights.mapping import Rule, concatenated, qkv_biases, read_through, reshaped, same, to_theirs
 from vitlab.weights.metadata import read_notes
 from vitlab.weights.resnet_names import TIMM, TIMM_STEM, resnet_rules
 from vitlab.weights.timm.files import SINGLE, write_timm
 from vitlab.weights.timm.hub_config import Said, create_call, hub_settings, labels_of, preprocess_of, said_by
-from vitlab.weights.timm.vit_config import BACKBONE, Shapes, check_holds_timm, check_look_alike, config_of
+from vitlab.weights.timm.vit_config import (
+    BACKBONE,
+    PERIODS,
+    REGISTERS,
+    Shapes,
+    check_holds_timm,
+    check_look_alike,
+    config_of,
+)
 
 logger = logging.getLogger("vitlab")
 
@@ -35,7 +43,8 @@ BLOCK: dict[str, tuple[str, ...]] = {
     "mlp.down": ("mlp.fc2", "mlp.w3"),
     "scale2": ("ls2.gamma", "gamma_2"),
 }
-SPLIT_UP = ("mlp.fc1_g", "mlp.fc1_x")  # the gated MLP's first layer in two
+SPLIT_UP = {"mlp.fc1_g": "mlp.fc1_x", "mlp.w1": "mlp.w2"}  # the gated MLP's first layer in two
+BIASES = ("attn.q_bias", "attn.v_bias", "attn.qkv.bias_mask")  # EVA's and, the last one, DINOv3's own: none of k
 POOL = {
     "probe": "latent",
     "q": "q",
@@ -53,12 +62,12 @@ TOP = {
     "head.label": "head",
     "head.teacher": "head_dist",
 }
-LAYERS = {name for names in BLOCK.values() for name in names} | set(SPLIT_UP)
+LAYERS = {name for names in BLOCK.values() for name in names} | {*SPLIT_UP, *SPLIT_UP.values(), *BIASES}
 # Parts of other models of timm that have patches and blocks: windows, other stems, relative and rotary positions.
 UNIT = r"stages\.\d+\.blocks\.\d+\.(conv[123]|norm[123]|downsample\.(conv|norm))"
 STEM = rf"backbone\.((stem\.)?(conv|norm)|{UNIT})\.(weight|bias)$"  # of hybrids
 FOREIGN = re.compile(
-    rf"patch_embed\.(?!proj\.|{STEM})|(layers|stages|rope|rel_pos|pos_block|blocks_token_only|cls_attn)\w*\."
+    rf"patch_embed\.(?!proj\.|{STEM})|(?!{PERIODS})(layers|stages|rope|rel_pos|pos_block|blocks_token_only|cls_)\w*\."
 )
 PATCHES = "patch_embed.proj.weight"
 
@@ -76,7 +85,7 @@ def rules(config: ViTConfig, found: Collection[str] = (), prefix: str = "") -> l
     return [known.get(ours) or _rule(ours, config, name) for ours in empty_model(config).state_dict()]
 
 
-def _rule(ours: str, config: ViTConfig, name: Any) -> Rule:
+def _rule(ours: str, config: ViTConfig, name: Callable[..., str]) -> Rule:
     width = config.width
     if ours == "projection.weight":
         return reshaped(ours, name(PATCHES), our_shape=(width, -1), their_shape=(width, *config.patch_shape))
@@ -84,16 +93,20 @@ def _rule(ours: str, config: ViTConfig, name: Any) -> Rule:
         return reshaped(ours, name("pos_embed"), our_shape=(-1, width), their_shape=(1, -1, width))
     if ours == "prefix":
         sizes = (int(config.class_token), int(config.distill_token), config.num_registers)
-        names = (name("cls_token"), name("dist_token"), name("reg_token", "register_tokens"))
+        names = (name("cls_token"), name("dist_token"), name(*REGISTERS))
         there = [(theirs, size) for theirs, size in zip(names, sizes, strict=True) if size]
         rule = concatenated(ours, [theirs for theirs, _ in there], [size for _, size in there])
         return read_through(rule, read=lambda t: t.reshape(-1, width), write=lambda t: t.reshape(1, -1, width).clone())
     block = re.fullmatch(r"(blocks\.\d+\.)(.+?)(\.weight|\.bias)?", ours)
     if block:
         start, part, leaf = block[1], block[2], block[3] or ""
-        split = [name(f"{start}{half}{leaf}") for half in SPLIT_UP]
-        theirs = name(*(f"{start}{option}{leaf}" for option in BLOCK[part]), f"{start}{SPLIT_UP[0]}{leaf}")
-        return concatenated(ours, split, [config.mlp_dim] * 2) if theirs == split[0] else same(ours, theirs)
+        if ours.endswith("qkv.bias"):
+            return _biases(ours, start, width, name)
+        theirs = name(*(f"{start}{option}{leaf}" for option in (*BLOCK[part], *SPLIT_UP)))
+        for gate, value in SPLIT_UP.items():
+            if theirs == name(f"{start}{gate}{leaf}"):
+                return concatenated(ours, [theirs, name(f"{start}{value}{leaf}")], [config.mlp_dim] * 2)
+        return same(ours, theirs)
     owner, _, leaf = ours.rpartition(".")
     if ours.startswith("attention_pool."):
         part = ours.removeprefix("attention_pool.")
@@ -103,6 +116,17 @@ def _rule(ours: str, config: ViTConfig, name: Any) -> Rule:
         options = ("norm", "fc_norm") if config.pool == "token" or not config.norm_pooled else ("fc_norm", "norm")
         return same(ours, name(*(f"{option}.{leaf}" for option in options)))
     return same(ours, name(f"{TOP[owner]}.{leaf}"))
+
+
+def _biases(ours: str, start: str, width: int, name: Callable[..., str]) -> Rule:
+    """Of q, k and v: one tensor, or EVA's two, or DINOv3's one with a mask."""
+    of_q, of_v, mask = (name(f"{start}{part}") for part in BIASES)
+    whole = name(f"{start}attn.qkv.bias", f"{start}{BIASES[0]}")
+    if whole == of_q:
+        return qkv_biases(ours, [of_q, None, of_v], width)
+    if name("", f"{start}{BIASES[2]}") == mask:
+        return Rule(ours, (whole, mask), lambda t: t[0] * t[1], lambda t: [t, t.new_ones(3 * width)])
+    return same(ours, whole)
 
 
 @final
@@ -124,6 +148,11 @@ class Timm(Format):
         prefix = _prefix(found, said, where)
         shapes = {name.removeprefix(prefix): shape for name, shape in found.items() if name.startswith(prefix)}
         _check_plain(shapes, where)
+        if not said.architecture and shapes.keys() >= {"pos_embed", f"blocks.0.{BIASES[0]}"}:
+            raise CheckpointError(
+                f"{where}: it may be EVA's, a plain ViT, or EVA-02's, which is none: the config.json that came with it"
+                " tells them apart, and must lie beside it."
+            )
         assumed: list[str] = []
         config = config_of(shapes, said, hints, where, assumed)
         preprocess = preprocess_of(config, said, where, assumed)

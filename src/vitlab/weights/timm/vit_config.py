@@ -20,17 +20,22 @@ Shapes = Mapping[str, tuple[int, ...]]
 BACKBONE = "patch_embed.backbone."
 RESNET: dict[str, Any] = {"group_eps": 1e-5, "weight_eps": 1e-8, "weight_eps_of": "variance"}  # not the official code's
 
+REGISTERS = ("reg_token", "register_tokens", "storage_tokens")  # timm's, DINOv2's and DINOv3's own
+PERIODS = "rope_embed.periods"  # of DINOv3's own files: one for four values of a head
+DINOV3: dict[str, Any] = {"norm_eps": 1e-5, "positions": "none", "rotary": True, "rotary_unit": "image"}
+
 # What an entry point of timm 1.0.30 sets and no shape tells; a test compares with all of timm's models.
 ARCHITECTURES: tuple[tuple[str, dict[str, Any]], ...] = (
-    ("_clip_", {"norm_eps": 1e-5}),
+    (r"^vit\w*_clip_", {"norm_eps": 1e-5}),
     ("_quickgelu_", {"gelu": "quick"}),
     ("patch32_siglip|large_patch16_siglip(_gap)?_512|so400m_patch16_siglip|giantopt", {"gelu": "tanh"}),
-    ("vit_base_patch16_gap_224|giantopt", {"heads": 16}),
+    ("vit_base_patch16_gap_224", {"heads": 16}),
     ("test_vit2?$", {"heads": 2}),
+    ("dinov3|lingbot", DINOV3),
 )
 # Models whose tensors are named and shaped like a plain ViT's, but that compute something else.
 LOOK_ALIKES = {
-    "rope|dinov3|eva02|_pe_": "it turns queries and keys by their positions",
+    "rope|eva02|sapiens2|_pe_": "it turns queries and keys by their positions, and not as DINOv3 does",
     "_rpn_": "its norms come after attention and MLP",
     "test_vit3": "its attention pooling includes the register tokens",
 }
@@ -46,9 +51,9 @@ def config_of(shapes: Shapes, said: Said, hints: Mapping[str, Any], where: str, 
         layers, resnet_width, channels, stride = _resnet(shapes, channels, where)
         resnet = {"resnet_layers": layers, "resnet_width": resnet_width, **RESNET}
         patch *= stride
-    registers = next((name for name in ("reg_token", "register_tokens") if name in shapes), None)
-    up = next((name for name in ("fc1", "w12", "fc1_g") if f"blocks.0.mlp.{name}.weight" in shapes), "fc1")
-    down = "w3" if up == "w12" else "fc2"
+    registers = next((name for name in REGISTERS if name in shapes), None)
+    up = next((name for name in ("fc1", "w12", "fc1_g", "w1") if f"blocks.0.mlp.{name}.weight" in shapes), "fc1")
+    down = "w3" if up in ("w12", "w1") else "fc2"
     mlp_dim = dimensions(shapes, f"blocks.0.mlp.{down}.weight", 2, where)[1]
     hidden = dimensions(shapes, f"blocks.0.mlp.{up}.weight", 2, where)[0]
     config: dict[str, Any] = {
@@ -65,22 +70,26 @@ def config_of(shapes: Shapes, said: Said, hints: Mapping[str, Any], where: str, 
         "resize_rule": "timm",
         "norm_stem": "norm_pre.weight" in shapes,
         "norm_pooled": "fc_norm.weight" in shapes,
-        "gated_mlp": up == "fc1_g" or hidden == 2 * mlp_dim,
+        "gated_mlp": up in ("fc1_g", "w1") or hidden == 2 * mlp_dim,
         "patch_bias": "patch_embed.proj.bias" in shapes,
-        "qkv_bias": "blocks.0.attn.qkv.bias" in shapes,
+        "qkv_bias": bool(shapes.keys() & {"blocks.0.attn.qkv.bias", "blocks.0.attn.q_bias"}),
         "qk_norm": "blocks.0.attn.q_norm.weight" in shapes,
         "layer_scale": 1e-5 if shapes.keys() & {"blocks.0.ls1.gamma", "blocks.0.gamma_1"} else None,
     }
     if "pre_logits.fc.weight" in shapes:  # timm until 0.6
         config["representation"] = dimensions(shapes, "pre_logits.fc.weight", 2, where)[0]
     config |= _origin(config, said, assumed, where)
+    if PERIODS in shapes:
+        config |= DINOV3 | {"heads": width // (4 * dimensions(shapes, PERIODS, 1, where)[0])}
     if config["qk_norm"]:
         config["heads"] = width // dimensions(shapes, "blocks.0.attn.q_norm.weight", 1, where)[0]
     noted = {name: value for name, value in said.notes.config.items() if name != "image_size"}
     if "heads" not in config:  # a noted number is checked and set below
-        config["heads"] = 1 if "heads" in noted else head_count(width, hints, assumed, where)
-    num_prefix = config["class_token"] + config["distill_token"] + config["num_registers"]
-    config |= _places(shapes, said, num_prefix, patch, hints, assumed, where)
+        sizes: dict[str, Any] = {"mlp_dim": mlp_dim, "dinov3": config.get("rotary", hints.get("rotary", False))}
+        config["heads"] = 1 if "heads" in noted else head_count(width, hints, assumed, where, **sizes)
+    config |= _places(shapes, said, config, hints, assumed, where)
+    if not said.architecture and "blocks.0.gamma_1" in shapes and config.get("positions_for_prefix") == 0:
+        assumed.append("Taken for DeiT III: RoPE-ViT with added positions has the same tensors, and is no plain ViT.")
     kind = HybridConfig if resnet else ViTConfig
     return replace(kind(**config, **resnet), noted, where=where)
 
@@ -156,20 +165,24 @@ def _origin(config: Mapping[str, Any], said: Said, assumed: list[str], where: st
 
 
 def _places(
-    shapes: Shapes, said: Said, num_prefix: int, patch: int, hints: Mapping[str, Any], assumed: list[str], where: str
+    shapes: Shapes, said: Said, config: Mapping[str, Any], hints: Mapping[str, Any], assumed: list[str], where: str
 ) -> dict[str, Any]:
     """The image size, and how many of the prefix tokens have a position."""
+    patch, num_prefix = config["patch_size"], config["class_token"] + config["distill_token"] + config["num_registers"]
     sizes = said.sizes(where)
     if "pos_embed" not in shapes:
-        if "none" not in (said.notes.config.get("positions"), said.args.get("pos_embed"), hints.get("positions")):
+        known = (config.get("positions"), said.notes.config.get("positions"), said.args.get("pos_embed"))
+        if "none" not in (*known, hints.get("positions")):
             raise CheckpointError(
-                f"{where}: it has no 'pos_embed'; models with rotary or relative positions are not plain ViTs (give"
-                " positions='none' if it has no positions at all)."
+                f"{where}: it has no 'pos_embed', and is no plain ViT that vitlab knows: give positions='none' if it"
+                " has none, and for a DINOv3 without config.json rotary=True, rotary_unit='image' and norm_eps=1e-5."
             )
         if not sizes:
             sizes = [hints.get("image_size", (224, 224))]
             assumed.append(f"The file does not say its image size: {sizes[0][0]} x {sizes[0][1]} px were assumed.")
         return {"positions": "none", "image_size": tuple(side // patch * patch for side in sizes[0])}
+    if config.get("positions") == "none":
+        raise CheckpointError(f"{where}: it has 'pos_embed', and so is not the model that it is said to be.")
     rows = dimensions(shapes, "pos_embed", 3, where)[1]
     # timm: none of the prefix tokens or all; DINOv2's own files: the class token
     choices = [placed for placed in sorted({0, min(1, num_prefix), num_prefix}) if placed < rows]

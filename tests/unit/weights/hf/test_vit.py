@@ -150,6 +150,10 @@ BARE: dict[str, Any] = {
     "dinov2_with_registers": lambda: hf.Dinov2WithRegistersModel(
         hf.Dinov2WithRegistersConfig(**{**SIZES, "mlp_ratio": 2, "use_swiglu_ffn": True, "num_register_tokens": 3})
     ),
+    "dinov3_vit": lambda: hf.DINOv3ViTModel(
+        hf.DINOv3ViTConfig(**{**SIZES, "image_size": 224, "num_register_tokens": 3, "query_bias": False})
+    ),
+    "ijepa": lambda: hf.IJepaModel(hf.IJepaConfig(**SIZES)),
     "clip_vision_model": lambda: hf.CLIPVisionModel(hf.CLIPVisionConfig(**SIZES)),
     "siglip_vision_model": lambda: hf.SiglipVisionModel(hf.SiglipVisionConfig(**SIZES)),
 }
@@ -216,6 +220,7 @@ FIELDS = (
         "vision_config",
     ),
     *("mlp_ratio", "layerscale_value", "use_swiglu_ffn", "num_register_tokens", "vision_config_dict"),
+    *("rope_theta", "use_gated_mlp", "query_bias"),
 )
 STEPS = (
     *("size", "crop_size", "do_resize", "do_center_crop", "resample", "do_rescale", "rescale_factor", "do_normalize"),
@@ -224,7 +229,7 @@ STEPS = (
 
 
 @given(
-    kind=st.sampled_from(["vit", "deit", "dinov2", "dinov2_with_registers", "clip", "clip_vision_model", "siglip"]),
+    kind=st.sampled_from([*hf_format.FAMILIES, "clip", "siglip"]),
     settings=st.dictionaries(st.sampled_from(FIELDS), JSON, max_size=2),
     steps=st.dictionaries(st.sampled_from(STEPS), JSON, max_size=3),
 )
@@ -241,6 +246,25 @@ def test_any_settings_are_read_or_refused_in_one_sentence(
     else:
         return
     assert "\n" not in sentence
+
+
+@pytest.mark.parametrize(
+    ("changes", "says"),
+    [
+        ({"rope_theta": 10000.0}, "rope_theta is 10000.0; vitlab's is 100 alone"),
+        ({"hidden_act": "silu"}, "hidden_act 'silu' is none of gelu"),
+        ({"use_gated_mlp": True}, "hidden_act 'gelu' is none of silu"),
+        ({"key_bias": True}, None),  # what counts is in the file
+    ],
+)
+def test_settings_of_a_dinov3(changes: dict[str, Any], says: str | None, tmp_path: Path) -> None:
+    hf.DINOv3ViTModel(hf.DINOv3ViTConfig(**SIZES)).save_pretrained(tmp_path)
+    edit(tmp_path / "config.json", **changes)
+    if says is None:
+        assert not load(tmp_path).state_dict()["blocks.0.attention.qkv.bias"][32:64].any()
+        return
+    with pytest.raises(CheckpointError, match=says):
+        load(tmp_path)
 
 
 def test_settings_left_out_have_their_defaults(folder: Path) -> None:

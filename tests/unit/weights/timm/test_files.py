@@ -210,7 +210,8 @@ def test_a_size_that_the_patch_does_not_divide_is_cut_as_timms_convolution_does(
     ("changes", "message"),
     [
         ({"architecture": "resnet50.a1_in1k", "model_args": None}, None),
-        ({"architecture": "vit_small_patch16_dinov3"}, "not a plain ViT"),
+        ({"architecture": "vit_small_patch16_rope_224"}, "not a plain ViT"),
+        ({"architecture": "vit_small_patch16_dinov3"}, "has 'pos_embed', and so is not the model that it is said"),
         ({"global_pool": "avgmax"}, "no pooling 'avgmax'"),
         ({"global_pool": "map"}, "no pooling 'map', or its tensors are missing"),
         ({"model_args": {"act_layer": "silu"}}, "has GELU, not 'silu'"),
@@ -250,7 +251,9 @@ def with_(name: str, *shape: int, value: float = 1.0) -> dict[str, Tensor]:
 @pytest.mark.parametrize(
     ("state", "message"),
     [
-        (with_("blocks.0.attn.q_bias", 64), "no place for 'blocks.0.attn.q_bias'"),
+        (with_("blocks.0.attn.rel_pos_h", 64), "no place for 'blocks.0.attn.rel_pos_h'"),
+        (with_("blocks.0.attn.q_bias", 64), "may be EVA's"),
+        (with_("cls_norm.weight", 64), "no place for 'cls_norm.weight'"),
         (with_("patch_embed.backbone.conv1.0.weight", 1), "no place for 'patch_embed.backbone"),
         (
             with_("patch_embed.backbone.conv.weight", 1),
