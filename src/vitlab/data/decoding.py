@@ -307,6 +307,8 @@ def _looks_like(file: IO[bytes]) -> str:
         return ": it is PostScript, so draw it as PNG first"
     if head.startswith(b"%PDF"):
         return ": it is PDF, so draw its page as PNG first"
+    if head.startswith(b"PK\x03\x04"):
+        return ": it is a zip archive, so unpack it first"
     return ""
 
 

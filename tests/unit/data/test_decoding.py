@@ -190,6 +190,7 @@ BAD: dict[str, tuple[bytes, str]] = {
     "declared.svg": (b'<?xml version="1.0"?><svg/>', r"looks like SVG"),
     "phone.heic": (b"\0\0\0\x18ftypheic" + bytes(100), r"phone\.heic is not an image that can be read\.$"),
     "paper.pdf": (b"%PDF-1.7\n" + bytes(100), r"it is PDF"),
+    "photos.zip": (b"PK\x03\x04" + bytes(100), r"it is a zip archive, so unpack it first"),
     "script.eps": (
         b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 9 9\n%%EndComments\nshowpage\n",
         r"it is PostScript, so draw it as PNG first\.$",

@@ -19,6 +19,7 @@ from vitlab.data.decoding import HEIC, HEIC_NEEDS, image_extensions, reads_heic
 from vitlab.data.sources.source import Digest
 from vitlab.data.sources.wording import few
 
+ARCHIVES = frozenset({".zip", ".rar", ".7z"})  # what people unpack first
 THREADS = 16  # a folder on a network answers many questions at once faster than one after another
 
 
