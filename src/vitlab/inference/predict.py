@@ -91,7 +91,8 @@ def predict(
     task = task or task_for(model)
     if getattr(model.config, "num_classes", None) == 0:
         raise Error(
-            "The model has no classifier: it gives features (`vitlab embed`), not classes; `vitlab finetune` gives it one."
+            "The model has no classifier: it gives features (`vitlab embed`), not classes; `vitlab finetune` gives it"
+            " one."
         )
 
     answers = Predictions()
