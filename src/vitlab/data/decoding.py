@@ -235,10 +235,10 @@ def safe_formats() -> tuple[str, ...]:
 def reads_heic() -> bool:
     """Whether HEIC can be decoded: where pi-heif is installed, it becomes one of Pillow's formats."""
     try:
-        import pi_heif
+        from pi_heif import register_heif_opener  # another thread may see a broken one half imported
     except ImportError:
         return False
-    pi_heif.register_heif_opener()
+    register_heif_opener()
     return True
 
 

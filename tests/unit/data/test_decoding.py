@@ -9,6 +9,7 @@ import warnings
 import zlib
 from collections.abc import Iterator
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import numpy as np
@@ -396,6 +397,13 @@ def test_without_its_decoder_heic_is_named(tmp_path: Path) -> None:
         ImageError, match=r"it is HEIC; to read that, pip install 'vitlab\[heic\]', or save it as JPEG\.$"
     ):
         read_image(found)
+
+
+@pytest.mark.usefixtures("without_heic")
+def test_a_decoder_that_another_thread_failed_to_import_is_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    """While one thread imports a broken package, another one is given as much of it as there is."""
+    monkeypatch.setitem(sys.modules, "pi_heif", ModuleType("pi_heif"))
+    assert not reads_heic()
 
 
 @pytest.mark.usefixtures("without_heic")
