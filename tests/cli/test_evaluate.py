@@ -130,7 +130,7 @@ def test_what_a_result_is_over_is_told_below_the_table(
     text = capsys.readouterr().out
     assert "Classes were matched by name, 2 of the model's 3." in text
     assert f"{photos / 'test'} has no class folders, so no labels: it was left out." in text
-    assert "Of 4 images 2 are val: of each class 10% each" in text
+    assert "Of 4 images 2 are val: of each class about 10% each" in text
     assert "Read as" not in text
 
 

@@ -73,7 +73,7 @@ def test_without_a_folder_a_new_one_is_made_and_said(
     (tmp_path / "inspect").write_text("mine")
     image = str(photos / "a one.png")
     assert main(["inspect", image, "--model", source]) == 0
-    assert f"Read {Path('inspect-2', 'inspect.html')}" in capsys.readouterr().out
+    assert f"The page with all of them: {Path('inspect-2', 'inspect.html')}" in capsys.readouterr().out
     first = (tmp_path / "inspect-2" / "inspect.html").read_bytes()
     assert main(["inspect", image, "--model", source, "--show", "0", "--json"]) == 0
     printed = capsys.readouterr()

@@ -2,6 +2,7 @@ import os
 import signal
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -27,6 +28,18 @@ def test_help_names_every_verb(arguments: list[str], capsys: pytest.CaptureFixtu
         assert summary in printed.out
 
 
+def test_the_home_directory_is_found_where_a_shell_leaves_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    assert cli.main(["report", "~/run"]) == 2
+    assert f"There is no folder {tmp_path}/run:" in capsys.readouterr().err
+    assert cli.main(["models", "~", "--json"]) == 2  # no path
+    (tmp_path / "there.csv").mkdir()
+    assert cli.main(["data", "digits", "--csv=~/there.csv"]) == 2
+    assert f"{tmp_path}/there.csv is a folder" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize("argument", ["--help", "--version"])
 def test_help_and_version_import_nothing_heavy(argument: str) -> None:
     code = (
@@ -38,7 +51,7 @@ def test_help_and_version_import_nothing_heavy(argument: str) -> None:
     assert "vitlab" in done.stdout
 
 
-def test_help_of_the_verbs_imports_no_torch() -> None:
+def test_help_of_the_verbs_is_in_paragraphs_and_imports_no_torch() -> None:
     code = (
         "import sys; from vitlab.cli import VERBS, main;"
         "statuses = [main([verb, '--help']) for verb in VERBS]; assert not any(statuses), statuses;"
@@ -46,6 +59,9 @@ def test_help_of_the_verbs_imports_no_torch() -> None:
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert (done.returncode, done.stderr) == (0, "")
+    assert "\n\n\n" not in done.stdout
+    assert [line for line in done.stdout.splitlines() if line[:1] in ("(", "-", "`")] == []  # the parser breaks there
+    assert "{None}" not in done.stdout
 
 
 def test_a_recipe_is_shown_without_the_compiler() -> None:

@@ -165,6 +165,15 @@ def test_a_model_that_is_not_there(photos: Path, capsys: pytest.CaptureFixture[s
     assert str(photos / "no model") in printed.err
 
 
+def test_a_model_without_a_head_is_answered_with_what_it_is_for(
+    source: str, photos: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    vitlab.save(vitlab.load(source, num_classes=0), tmp_path / "features")
+    assert main(["predict", str(photos), "--model", str(tmp_path / "features")]) == 2
+    sentence = "it gives features (`vitlab embed`), not classes; `vitlab finetune` gives it one."
+    assert capsys.readouterr().err == f"vitlab: The model has no classifier: {sentence}\n"
+
+
 def test_a_file_name_cannot_command_the_terminal(source: str, photos: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (photos / "green.jpg").rename(photos / "\x1b[31m[red]x[bold].jpg")
     assert main(["predict", str(photos), "--model", source, "--top", "1"]) == 0

@@ -69,7 +69,7 @@ def begun(short: Recipe, tmp_path: Path) -> Path:
 def test_an_unfinished_run(begun: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["report", str(begun)]) == 0
     printed = capsys.readouterr()
-    assert printed.out == f"Read {begun / 'report.html'}\n"
+    assert printed.out == f"Written to {begun / 'report.html'}.\n"
     assert printed.err.startswith("vitlab: There is no model yet")
     page = Page((begun / "report.html").read_text(encoding="utf-8"))
     assert "Step 0 of 24 (0%)." in page.text
@@ -96,7 +96,21 @@ def test_a_report_that_fails_is_a_sentence_and_no_failure(
     monkeypatch.setattr(session, "train", lambda *_, **__: done)
     monkeypatch.setattr("vitlab.reporting.make.page", lambda _: 1 / 0)
     assert api.train(short, out=begun) is done
-    expected = f"The report of {begun} could not be made (division by zero); `vitlab report` tries again."
+    expected = f"The report of {begun} could not be made (division by zero); `vitlab report {begun}` tries again."
+    assert [entry.getMessage() for entry in caplog.records] == [expected]
+
+
+def test_a_report_that_is_interrupted_is_named(
+    begun: Path, short: Recipe, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def interrupted(_: object) -> str:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(session, "train", lambda *_, **__: RunOutcome(begun, "done", 0, 24, {}))
+    monkeypatch.setattr("vitlab.reporting.make.page", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        api.train(short, out=begun)
+    expected = f"The run is done, its report is not: `vitlab report {begun}` writes it."
     assert [entry.getMessage() for entry in caplog.records] == [expected]
 
 

@@ -14,6 +14,7 @@ from vitlab.core.files import free_path
 from vitlab.core.processes import first_alone
 from vitlab.core.progress import stage
 from vitlab.core.registry import permit
+from vitlab.core.words import command
 from vitlab.data.decoding import StrPath
 from vitlab.models.contract import Model
 from vitlab.weights.card import renew_card
@@ -103,12 +104,22 @@ def _reported(outcome: "RunOutcome", device: str | None, *, show: bool) -> "RunO
                 outcome = _with_neighbours(outcome)
                 with stage("Writing the report", shown=show) as progress:
                     report(outcome.folder, device=device, progress=progress)
+            except KeyboardInterrupt:
+                log.warning("The run is done, its report is not: `%s` writes it.", _again(outcome.folder))
+                raise
             except Exception as error:  # noqa: BLE001  the run is done and its model is there
                 why = (str(error).splitlines() or [type(error).__name__])[0]
                 log.warning(
-                    "The report of %s could not be made (%s); `vitlab report` tries again.", outcome.folder, why
+                    "The report of %s could not be made (%s); `%s` tries again.",
+                    outcome.folder,
+                    why,
+                    _again(outcome.folder),
                 )
     return outcome
+
+
+def _again(folder: Path) -> str:
+    return command("vitlab", "report", str(folder))
 
 
 def _with_neighbours(outcome: "RunOutcome") -> "RunOutcome":

@@ -32,7 +32,7 @@ VERBS: dict[str, tuple[str, str]] = {
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run a verb. Exit status 0: done; 1: some images could not be read; 2: a mistake of the caller's."""
-    arguments = list(sys.argv[1:] if argv is None else argv)
+    arguments = [_from_home(text) for text in (sys.argv[1:] if argv is None else argv)]
     for stream in (sys.stdout, sys.stderr):
         _print_anything(stream)
     try:
@@ -76,6 +76,12 @@ def _dispatch(arguments: list[str]) -> int:
         return _complain(f"{name}{error.strerror or error}.")
     except MemoryError:
         return _complain("There is not enough memory for this.")
+
+
+def _from_home(text: str) -> str:
+    """An argument with the home directory in the place of ~/, which shells leave in quotes and in --out=~/runs."""
+    option, equals, value = text.partition("=") if text.startswith("--") else ("", "", text)
+    return f"{option}{equals}{os.path.expanduser(value)}" if value.startswith("~/") else text  # noqa: PTH111  as text
 
 
 def _permit(arguments: Sequence[str]) -> None:

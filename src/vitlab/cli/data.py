@@ -53,12 +53,12 @@ class Arguments:
     """A folder of class folders, a CSV or a data set's name; see docs/data.md."""
     model: Annotated[str, arg(metavar="SOURCE")] = DEFAULT
     """The model whose features find wrong labels, outliers and cropped copies: any checkpoint that vitlab reads."""
-    features: bool = True
-    """Compute features; --no-features only looks for unreadable files and whole copies, which is faster."""
+    no_features: bool = False
+    """Only look for unreadable files and whole copies, which is faster."""
     most: int = 10_000
     """The most images, evenly spread, whose features are computed, so that large sets take minutes."""
-    look: bool = True
-    """Decode every image; --no-look only counts."""
+    no_look: bool = False
+    """Only count, without decoding any image."""
     near: float = 0.95
     """The correlation from which two pictures are called copies; above 1 only identical files are."""
     page: Path | None = None
@@ -74,20 +74,20 @@ class Arguments:
 
 
 def main(arguments: Sequence[str]) -> int:
-    given = parse(Arguments, arguments, prog="vitlab data", description=DESCRIPTION, config=())
+    given = parse(Arguments, arguments, prog="vitlab data", description=DESCRIPTION)
     from vitlab.core.errors import Error
 
     for name, value in (("--near", given.near), ("--most", given.most), ("--batch-size", given.batch_size)):
         if not value > 0:
             raise Error(f"{name} must be above 0, not {value}.")
-    if not given.look and (given.csv is not None or given.page is not None):
+    if given.no_look and (given.csv is not None or given.page is not None):
         name = "--csv" if given.csv is not None else "--page"
         raise Error(f"{name} is for what is found by looking, and --no-look does not look: leave one of them out.")
     _check_places(given)
-    if given.model != DEFAULT and not (given.look and given.features):
-        less = "--no-features" if given.look else "--no-look"
+    if given.model != DEFAULT and (given.no_look or given.no_features):
+        less = "--no-look" if given.no_look else "--no-features"
         raise Error(f"--model is whose features are computed, and {less} computes none: leave one of them out.")
-    found = _examined(given) if given.look else _counted(given.data)
+    found = _counted(given.data) if given.no_look else _examined(given)
     if given.csv is not None:
         _write(given.csv, found)
     if given.json:
@@ -118,7 +118,7 @@ def _examined(given: Arguments) -> "Examination":
 
     return api.examine_data(
         given.data,
-        given.model if given.features else None,
+        None if given.no_features else given.model,
         near=given.near,
         most=given.most,
         page=given.page,

@@ -34,7 +34,7 @@ Examples:
   vitlab evaluate compare b16.json l16.json --published v2 --figure table2.png
   torchrun --nproc-per-node 8 -m vitlab evaluate linear --model L_16.npz --data imagenet
 
-`vitlab evaluate PROTOCOL --help` shows a protocol's own options; FILE.py:NAME is a protocol of your own."""
+A protocol's own options are shown by `vitlab evaluate PROTOCOL --help`; FILE.py:NAME is a protocol of your own."""
 SHOWN = 24  # metrics that the table on the terminal has at most: VTAB's means and tasks
 
 

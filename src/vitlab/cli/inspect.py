@@ -106,5 +106,5 @@ def main(arguments: Sequence[str]) -> int:
             print()
         figures = sum(file.suffix == ".png" for file in seen.files)
         print(one_line(f"{figures} figures as PNG and SVG, and inspect.json, are in {out}."))
-        print(one_line(f"Read {seen.files[-1]}"))
+        print(one_line(f"The page with all of them: {seen.files[-1]}"))
     return 1 if seen.unread else 0

@@ -17,9 +17,9 @@ if TYPE_CHECKING:
 
 DESCRIPTION = """Predict the most probable classes of images, or masks or numbers if the model's task is another.
 
---csv writes a table. --out sorts copies of the pictures into folders by class; with --draw each has the prediction
-below it. A segmentation model prints each class's share of each picture, and writes the masks with --out. Exit status
-1: some images could not be read; 2: none could.
+With --csv it writes a table. With --out it sorts copies of the pictures into folders by class, or, with --draw too,
+writes each with the prediction below it. A segmentation model prints each class's share of each picture, and writes the
+masks with --out. Exit status 1: some images could not be read; 2: none could.
 
 Examples:
   vitlab predict cat.jpg

@@ -16,9 +16,9 @@ prints how long it will take on this machine. RUN/model has no head; `vitlab fin
 Labels are never used for training; where there are some (class folders), nearest neighbours show before and after how
 well the features separate the classes. docs/pretrain.md says when this pays.
 
-Methods: dino (the default on a GPU), simclr (on a CPU), ibot, lejepa (views of a photo agree), masked-patches, mae
-(hidden patches are predicted), or FILE.py:NAME of your own. Their options and every other field of a recipe are
-options too, as in `vitlab train`.
+Methods: dino (the default on a GPU), simclr (on a CPU), ibot and lejepa, in which views of a photo agree,
+masked-patches and mae, in which hidden patches are predicted, or FILE.py:NAME of your own. Their options and every
+other field of a recipe are options too, as in `vitlab train`.
 
 Examples:
   vitlab pretrain photos/

@@ -56,5 +56,5 @@ def main(arguments: Sequence[str]) -> int:
     if given.json:
         print_json({"report": str(made.path), "state": made.state, "images": made.images})
     else:
-        print(one_line(f"Read {made.path}"))
+        print(one_line(f"Written to {made.path}."))
     return 0

@@ -29,7 +29,7 @@ Examples:
   vitlab study data-size --scale digits --seeds 5 --out runs/data-size --json
   vitlab study data-size --scale cifar --executor ray://head:10001 --out /shared/data-size
 
-`vitlab study NAME --help` shows a study's own options; FILE.py:NAME is a study of your own."""
+A study's own options are shown by `vitlab study NAME --help`; FILE.py:NAME is a study of your own."""
 
 
 @dataclass(frozen=True)

@@ -17,7 +17,7 @@ from vitlab.core.words import one_line
 DESCRIPTION = """Train a model by a recipe; every field of the recipe is an option.
 
 Metrics go to RUN/metrics.jsonl and TensorBoard (tensorboard --logdir RUN), and with --tracker to MLflow or W&B.
---lr auto finds the learning rate by a range test before the first step.
+With --lr auto a range test finds the learning rate before the first step.
 
 Examples:
   vitlab train --list
@@ -30,7 +30,7 @@ Examples:
   vitlab train --resume runs/mine --data.source /elsewhere/photos --data.workers 8
   torchrun --nproc-per-node 8 -m vitlab train vit-b16-imagenet --data.source data/imagenet --out runs/b16
 
-`vitlab train RECIPE --help` shows the fields of a recipe and their values.
+The fields of a recipe and their values are shown by `vitlab train RECIPE --help`.
 """
 RESUMING = """Resume a run from its last checkpoint, by its own recipe.
 

@@ -12,22 +12,33 @@ if TYPE_CHECKING:
     from rich.progress import Progress
 
 EVERY = 10.0  # seconds between lines where there is no terminal
+NARROW = 72  # columns of a terminal below which a bar leaves too little for numbers
 
 Progressing: TypeAlias = Callable[[int, int], None]  # with how many are done, and of how many
 
 
 def bar(*, transient: bool = False) -> "Progress":
-    """rich's bar on standard error: description, how many of all, and the field `left`."""
+    """rich's bar on standard error: how many of all, description, and the field `left`; where it is narrow, no bar."""
     from rich.console import Console
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, Task, TextColumn
+    from rich.table import Column
+    from rich.text import Text
 
+    class Description(TextColumn):
+        def render(self, task: Task) -> Text:
+            text = super().render(task)
+            text.no_wrap, text.overflow = True, "ellipsis"
+            return text
+
+    console = Console(stderr=True)
+    narrow = console.width < NARROW
     columns = (
-        BarColumn(None),
-        MofNCompleteColumn(),
-        TextColumn("{task.description}", markup=False),
+        *(() if narrow else (BarColumn(None),)),
+        MofNCompleteColumn(table_column=Column(no_wrap=True)),
+        Description("{task.description}", markup=False, table_column=Column(no_wrap=not narrow)),
         TextColumn("{task.fields[left]}"),
     )
-    return Progress(*columns, console=Console(stderr=True), transient=transient)
+    return Progress(*columns, console=console, transient=transient)
 
 
 @contextlib.contextmanager

@@ -235,10 +235,10 @@ def safe_formats() -> tuple[str, ...]:
 def reads_heic() -> bool:
     """Whether HEIC can be decoded: where pi-heif is installed, it becomes one of Pillow's formats."""
     try:
-        import pi_heif
+        from pi_heif import register_heif_opener  # another thread may see a broken one half imported
     except ImportError:
         return False
-    pi_heif.register_heif_opener()
+    register_heif_opener()
     return True
 
 
@@ -307,6 +307,8 @@ def _looks_like(file: IO[bytes]) -> str:
         return ": it is PostScript, so draw it as PNG first"
     if head.startswith(b"%PDF"):
         return ": it is PDF, so draw its page as PNG first"
+    if head.startswith(b"PK\x03\x04"):
+        return ": it is a zip archive, so unpack it first"
     return ""
 
 

@@ -16,6 +16,7 @@ from vitlab.core.registry import FILE_REFERENCE, Registry, is_file_reference
 from vitlab.data.contract import Array, DataSet
 from vitlab.data.description import Description, Unreadable, describe
 from vitlab.data.sources import arranged, folder, hub, shards
+from vitlab.data.sources.files import ARCHIVES
 from vitlab.data.sources.holdout import hold_out
 from vitlab.data.sources.source import Published, Source
 from vitlab.data.sources.unlabelled import with_unlabelled
@@ -147,6 +148,8 @@ def _by_path(path: Path) -> DataSet:
         if len(inside) > 1:
             raise DataError(f"{path} holds several data sets, {', '.join(sorted(inside))}: give the folder of one.")
         [(source, path)] = inside.values()
+    if source is None and path.suffix.lower() in ARCHIVES:
+        raise DataError(f"{path} is an archive: unpack it, and give the folder.")
     if source is None:
         raise DataError(
             f"{path} is no data set: give a folder, or a file that ends in .csv, .tsv, .npz, .npy, .tar or .parquet."

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Final
 
 import numpy as np
-from PIL import Image, ImageDraw, ImageFont
+from PIL import Image
 
 from vitlab.core.errors import Error
 from vitlab.core.files import atomic_file
@@ -19,6 +19,7 @@ from vitlab.core.pictures import palette_image
 from vitlab.core.preprocess import Preprocess
 from vitlab.core.words import one_line
 from vitlab.data.decoding import read_image
+from vitlab.inference.lettering import font_with, with_words
 from vitlab.inference.masks import blend, over_picture
 from vitlab.inference.predict import Prediction
 from vitlab.tasks.contract import Answer
@@ -80,14 +81,16 @@ def write_drawn(folder: Path, predictions: Sequence[Prediction], preprocess: Pre
     answered = _answered(predictions)
     names = png_names([source for source, _ in answered])
     _spare_pictures(predictions, folder, names)
-    for (source, answer), name in zip(answered, names, strict=True):
+    words = [one_line(answer.words()) for _, answer in answered]
+    font = font_with(words)
+    for (source, answer), name, text in zip(answered, names, words, strict=True):
         picture = read_image(source)
         if answer.mask is not None:
             pixels = np.asarray(picture)
             picture = Image.fromarray(blend(pixels, over_picture(answer.mask, preprocess, pixels.shape[:2])))
         picture.thumbnail((LARGEST, LARGEST))
         with atomic_file(folder / name, synced=False) as part:
-            _with_words(picture, one_line(answer.words())).save(part, format="PNG")
+            with_words(picture, text, font).save(part, format="PNG")
 
 
 def write_masks(folder: Path, predictions: Sequence[Prediction], preprocess: Preprocess) -> None:
@@ -135,15 +138,3 @@ def _answered(predictions: Sequence[Prediction]) -> list[tuple[Path, Answer]]:
 def _safe(label: str) -> str:
     """A class's name as one folder's: no separators, no control characters, not hidden, not too long."""
     return UNSAFE.sub("_", label).strip(" .").encode()[:200].decode(errors="ignore")
-
-
-def _with_words(picture: Image.Image, words: str) -> Image.Image:
-    """A picture with a line of words on a dark band below it, as large as it fits."""
-    size = max(picture.width // 24, 11)
-    while size > 8 and ImageFont.load_default(size).getlength(words) > picture.width - 8:
-        size -= 1
-    font = ImageFont.load_default(size)
-    canvas = Image.new("RGB", (picture.width, picture.height + size + 10), (24, 24, 24))
-    canvas.paste(picture)
-    ImageDraw.Draw(canvas).text((4, picture.height + 4), words, fill=(255, 255, 255), font=font)
-    return canvas

@@ -90,7 +90,10 @@ def predict(
     """The answer to each picture as the task, by default the model's, has it; an unreadable one gets an `error`."""
     task = task or task_for(model)
     if getattr(model.config, "num_classes", None) == 0:
-        raise Error("The model has no classifier: it gives features, not classes.")
+        raise Error(
+            "The model has no classifier: it gives features (`vitlab embed`), not classes; `vitlab finetune` gives it"
+            " one."
+        )
 
     answers = Predictions()
     waiting: list[tuple[int, Pixels]] = []

@@ -77,7 +77,7 @@ def teacher_entropy(probabilities: Float[Tensor, "b k"]) -> Metrics:
 def alarms(scores: Mapping[str, float]) -> dict[str, str]:
     """What is wrong with features or teacher, a sentence for each measure that tells; none where nothing is."""
     found: dict[str, str] = {}
-    if (std := scores.get(STD)) is not None and std < SAME:
+    if (std := scores.get(STD)) is not None and std < SAME and scores.get("count", FEW) > 1:
         found[STD] = (
             f"The features collapsed: those of all held-out images are nearly the same (their standard deviation is"
             f" {std:.2g} of 1), so that they say nothing of an image."

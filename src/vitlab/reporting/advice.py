@@ -32,10 +32,8 @@ def notes(
 
     `mixed` is the step from which on pictures were not mixed any more.
     """
-    words, own = record.command, list[Note]()
-    for remark in remarks:
-        can = remark.again and words[1:2] == ["train"]
-        own.append(Note(remark.text, command(*with_option(words, "--out", None), *remark.again) if can else None))
+    words = _anew(record)
+    own = [Note(each.text, command(*words, *each.again) if words and each.again else None) for each in remarks]
     return [*own, *_on_resolution(record, tested), *_learning(record, mixed=mixed, scores_are_shares=scores_are_shares)]
 
 
@@ -155,6 +153,7 @@ def _course(record: RunRecord, mixed: int | None) -> Course | None:
         losses=record.series("val loss"),
         train=[(step, value) for step, value in record.series(same) if not record.mixes or step > (mixed or math.inf)],
         mixed=mixed,
+        pretrained=record.pretrained,
     )
 
 
@@ -183,26 +182,35 @@ def _steadier(record: RunRecord) -> str | None:
     return _again(record, lr=f"{lr / 3:.2g}") if isinstance(lr, int | float) else None
 
 
-FIELDS = {"image_size": ("--model.image-size", "--model.image_size")}
 SHORT = {
     "total": ("--steps", "--epochs", "--schedule.total"),
     "lr": ("--lr", "--optimizer.lr"),
-    "image_size": ("--image-size", "--image_size", *FIELDS["image_size"]),
+    "image_size": ("--image-size", "--image_size", "--model.image-size", "--model.image_size"),
 }
-# What an option is called by each verb that trains; the first of each is what is written, in the place of all.
-OPTIONS = {
-    "train": {"total": ("--schedule.total", "--epochs"), "lr": ("--optimizer.lr", "--lr"), **FIELDS},
+OPTIONS = {  # what an option is called by each verb that trains; the first of each is what is written
+    "train": {
+        "total": ("--schedule.total", "--epochs"),
+        "lr": ("--optimizer.lr", "--lr"),
+        "image_size": ("--model.image-size", "--model.image_size"),
+    },
     "finetune": SHORT,
     "pretrain": SHORT,
 }
 
 
-def _again(record: RunRecord, **changes: str) -> str | None:
-    """The command of the run with other values, in a new folder; None where it was another command's, or resumed."""
+def _anew(record: RunRecord) -> list[str]:
+    """The command of the run for a new folder; none where it was another command's, or resumed a run."""
     words = with_option(record.command, "--out", None)
-    options = OPTIONS.get(words[1]) if len(words) > 1 else None
-    if options is None or any(word.startswith("--resume") for word in words):
+    resumed = any(word.startswith("--resume") for word in words)
+    return words if len(words) > 1 and words[1] in OPTIONS and not resumed else []
+
+
+def _again(record: RunRecord, **changes: str) -> str | None:
+    """The command of the run with other values, in a new folder."""
+    words = _anew(record)
+    if not words:
         return None
+    options = OPTIONS[words[1]]
     for name, value in changes.items():
         for option in options[name]:
             words = with_option(words, option, None)

@@ -96,4 +96,5 @@ class Facts:
             logged=self.logged,
             tested=self.tested,
             balanced=bool(self.record.field("data.balanced")),
+            pretrained=self.record.pretrained,
         )

@@ -40,6 +40,7 @@ class Course:
     losses: Points = ()  # on validation pictures
     train: Points = ()  # scores on training pictures, while these are not mixed with each other
     mixed: int | None = None  # the step from which on pictures are not mixed any more
+    pretrained: bool = False
 
     @property
     def best(self) -> tuple[int, float]:
@@ -141,10 +142,12 @@ def learned_by_heart(course: Course) -> Finding | None:
     if not course.by_heart:
         return None
     assert course.train_end is not None
+    cures = "More pictures, pictures varied more (augmentation) or a start from trained weights"
+    if course.pretrained:
+        cures = "More pictures or pictures varied more (augmentation)"
     return Finding(
         f"It is right on {percent(course.train_end)} of training pictures and on {percent(course.last)} of validation"
-        " pictures: much of what it knows, it knows by heart. More pictures, pictures varied more (augmentation) or a"
-        " start from trained weights would help; training for longer would not."
+        f" pictures: much of what it knows, it knows by heart. {cures} would help; training for longer would not."
     )
 
 

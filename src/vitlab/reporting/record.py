@@ -52,6 +52,11 @@ class RunRecord:
         return f"CPU, {threads} thread{'s' * (threads != 1)}" if threads else "not recorded"
 
     @property
+    def pretrained(self) -> bool:
+        """Whether it started from trained weights."""
+        return bool(self.field("model.pretrained"))
+
+    @property
     def mixes(self) -> bool:
         """Whether training pictures are blended with each other, for a part of the run at least."""
         return bool(self.field("augmentation.mixup") or self.field("augmentation.cutmix"))

@@ -93,7 +93,7 @@ def table(rows: Sequence[tuple[str, str]]) -> Html:
 def _environment(record: RunRecord) -> list[tuple[str, str]]:
     rows: list[tuple[str, str]] = []
     for name, value in record.environment.items():
-        if name == "command" or value in (None, [], {}):
+        if name in ("command", "recipe") or value in (None, [], {}):  # which are shown by themselves
             continue
         if isinstance(value, dict):
             value = ", ".join(f"{key} {version}" for key, version in value.items() if version)

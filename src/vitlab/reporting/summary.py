@@ -61,7 +61,7 @@ def _trained(facts: Facts, opening: Opening) -> str:
     record = facts.record
     model = short(str(record.field("model.source", "a model")), 50)
     data = short(str(record.data.get("name") or record.field("data.source", "its data")), 50)
-    begun = " that had been trained before" if record.field("model.pretrained") else ""
+    begun = " that had been trained before" if record.pretrained else ""
     kind = "picture" if facts.purpose.headless or not facts.purpose.task.target else "labelled picture"
     amount = f"{count(facts.num_train, kind)} of " if facts.num_train else ""
     verb = {"under way": "is learning", "unfinished": "was learning"}.get(record.state, "learned")

@@ -81,10 +81,11 @@ def examine_task(
         return None
     part, whole = found
     split, task = looked_at(whole, limit), purpose.task
-    examiner = task.examiner(purpose.loss, dataset)
+    examiner, num_read = task.examiner(purpose.loss, dataset), 0
     for seen in _batches(model, task.target, split, dataset, device):
         if seen.places:
             examiner.add(seen.outputs, seen.target, seen.places)
+            num_read += len(seen.places)
         if progress is not None:
             progress(min(seen.places[-1] + 1, len(split)) if seen.places else 0, len(split))
     if examiner.sums is None:
@@ -96,6 +97,7 @@ def examine_task(
         part=part,
         of=len(whole),
         num=int(scores["count"]),
+        unread=len(split) - num_read,
         scores=scores,
         sums=total,
         labels=model.labels or (),

@@ -35,12 +35,21 @@ def _on_answers(context: ReportContext, found: ClassesTested) -> list[Remark]:
     low, guess = None if right is None else right.low, found.guess
     if low is None or guess is None or low > guess:
         guess = None  # it does better
-    if guess is not None:
+    if guess is not None and right is not None and right.value > guess + WIDE:
+        made.append(
+            Remark(
+                f"Whether it is better than one and the same answer for all pictures ({percent(guess)}) cannot be told"
+                " from so few."
+            )
+        )
+    elif guess is not None:
+        cures = "Train for longer, raise or lower the learning rate, or start from trained weights (vitlab finetune)."
+        if context.pretrained:
+            cures = "Train for longer, or raise or lower the learning rate."
         made.append(
             Remark(
                 f"It is hardly better than one and the same answer for all pictures ({percent(guess)}): it has"
-                " learned little. Train for longer, raise or lower the learning rate, or start from trained weights"
-                " (vitlab finetune)."
+                f" learned little. {cures}"
             )
         )
     worst = confused(found.confusion, found.per_class_counts, 1)

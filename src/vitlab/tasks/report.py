@@ -30,10 +30,11 @@ def plain_opening(title: str, learned: str, reached: Reached | None, words: str)
 
 def looked_at(tested: Tested, what: str = "Measured for this report on ") -> Words:
     """How many pictures were looked at."""
-    amount = f"all {tested.of:,} " if tested.complete else f"{tested.num:,} of the {tested.of:,} "
+    amount = f"all {tested.of:,} " if tested.num == tested.of else f"{tested.num:,} of the {tested.of:,} "
     pictures = f"{PARTS[tested.part]} pictures"
+    unread = f" {tested.unread:,} could not be read." if tested.unread else ""
     more = "" if tested.complete else " They were chosen evenly; more are looked at with --images."
-    return (what, amount, Span(pictures, term=pictures), f".{more}")
+    return (what, amount, Span(pictures, term=pictures), f".{unread}{more}")
 
 
 def score_section(context: ReportContext, shares: frozenset[str]) -> Section:

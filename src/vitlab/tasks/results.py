@@ -40,6 +40,7 @@ class Tested:
     part: str  # 'test' or 'val'
     of: int  # images of the whole part
     num: int  # images that were looked at and could be read
+    unread: int = 0  # images that were looked at and could not
     scores: Scores
     sums: Tensor
     labels: tuple[str, ...]  # the model's, where it has any
@@ -49,7 +50,8 @@ class Tested:
 
     @property
     def complete(self) -> bool:
-        return self.num == self.of
+        """Whether all images of the part were looked at."""
+        return self.num + self.unread == self.of
 
 
 @final
@@ -74,6 +76,7 @@ class ReportContext:
     logged: Reached | None = None  # of the test part where the run scored one, else the best of validation
     tested: Tested | None = None
     balanced: bool = False  # whether all classes were drawn equally often
+    pretrained: bool = False  # whether the run started from trained weights
 
     @property
     def reached(self) -> Reached | None:

@@ -72,7 +72,7 @@ class Scoring:
                     totals[name] = totals.get(name, 0) + value.double()
         means = mean_over(self.world, torch.stack(list(totals.values())) / num)
         found = dict(zip(totals, means.tolist(), strict=True))
-        return {**found, "score": -found["loss"], "count": float(num * self.batch_size)}
+        return {**found, "score": -found["loss"], "count": float(num_images)}
 
     def _batches(self, preprocess: Preprocess, split: Split, pixels: Pixels | None) -> Iterator[Held]:
         """A process's share of a split: images, targets, and which of them count.

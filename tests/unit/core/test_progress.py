@@ -5,7 +5,7 @@ import sys
 import pytest
 
 from vitlab.core import progress
-from vitlab.core.progress import stage
+from vitlab.core.progress import bar, stage
 from vitlab.core.words import about, clock
 
 
@@ -44,6 +44,18 @@ def test_on_a_terminal_it_is_a_bar(monkeypatch: pytest.MonkeyPatch, capsys: pyte
     shown = capsys.readouterr().err
     assert "Writing [the] report" in shown
     assert "3/4" in shown
+
+
+@pytest.mark.parametrize("columns", [40, 60, 80])
+def test_on_any_terminal_the_counts_and_the_time_are_whole(columns: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", str(columns))
+    shown = bar()
+    shown.add_task("7 images/s  loss 0.586  accuracy 88.13%", total=1500, completed=360, left="1:02:28 left")
+    with shown.console.capture() as printed:
+        shown.console.print(shown.get_renderable())
+    (line,) = printed.get().splitlines()
+    assert "360/1500 7 im" in line
+    assert line.endswith("1:02:28 left")
 
 
 def test_nobody_watches(capsys: pytest.CaptureFixture[str]) -> None:

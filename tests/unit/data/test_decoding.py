@@ -9,6 +9,7 @@ import warnings
 import zlib
 from collections.abc import Iterator
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import numpy as np
@@ -190,6 +191,7 @@ BAD: dict[str, tuple[bytes, str]] = {
     "declared.svg": (b'<?xml version="1.0"?><svg/>', r"looks like SVG"),
     "phone.heic": (b"\0\0\0\x18ftypheic" + bytes(100), r"phone\.heic is not an image that can be read\.$"),
     "paper.pdf": (b"%PDF-1.7\n" + bytes(100), r"it is PDF"),
+    "photos.zip": (b"PK\x03\x04" + bytes(100), r"it is a zip archive, so unpack it first"),
     "script.eps": (
         b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 9 9\n%%EndComments\nshowpage\n",
         r"it is PostScript, so draw it as PNG first\.$",
@@ -395,6 +397,13 @@ def test_without_its_decoder_heic_is_named(tmp_path: Path) -> None:
         ImageError, match=r"it is HEIC; to read that, pip install 'vitlab\[heic\]', or save it as JPEG\.$"
     ):
         read_image(found)
+
+
+@pytest.mark.usefixtures("without_heic")
+def test_a_decoder_that_another_thread_failed_to_import_is_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    """While one thread imports a broken package, another one is given as much of it as there is."""
+    monkeypatch.setitem(sys.modules, "pi_heif", ModuleType("pi_heif"))
+    assert not reads_heic()
 
 
 @pytest.mark.usefixtures("without_heic")

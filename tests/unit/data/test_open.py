@@ -208,6 +208,16 @@ def test_a_file_that_is_no_data_set(home: Path) -> None:
         open_data(path)
 
 
+def test_photos_that_are_packed(home: Path) -> None:
+    folder = home / "download"
+    folder.mkdir()
+    (folder / "Photos.ZIP").write_bytes(b"PK")
+    with pytest.raises(DataError, match=r"Photos.ZIP is an archive: unpack it, and give the folder\.$"):
+        open_data(folder / "Photos.ZIP")
+    with pytest.raises(DataError, match=r"download holds no images: unpack Photos.ZIP\.$"):
+        open_data(folder)
+
+
 def test_digits() -> None:
     from sklearn.datasets import load_digits
 

@@ -101,6 +101,8 @@ def test_few_images_raise_no_alarm_that_they_cannot_tell() -> None:
     """Three images differ in two directions at most; half of ten by two classes is what chance gives, but so is 90%."""
     assert list(collapse.alarms({"feature rank": 1.9, "count": 8.0})) == ["feature rank"]
     assert collapse.alarms({"feature rank": 1.9, "count": 3.0}) == {}
+    assert list(collapse.alarms({"feature std": 0.0, "count": 2.0})) == ["feature std"]
+    assert collapse.alarms({"feature std": 0.0, "count": 1.0}) == {}  # one image is like itself
     two = {"kNN accuracy": 0.5, "kNN chance": 0.5}
     assert list(collapse.alarms({**two, "count": 100.0})) == ["kNN accuracy"]
     assert collapse.alarms({**two, "count": 10.0}) == {}

@@ -76,7 +76,8 @@ def make_run(root: Path, *, several: bool = False, classes: tuple[str, ...] = HO
     facts = {"name": dataset.name, "fingerprint": dataset.fingerprint, "classes": list(dataset.classes)}
     write_json(folder / "data.json", facts)
     command = ["vitlab", "train", "made", "--out", str(folder), "--optimizer.lr=0.1 <b>"]
-    write_json(folder / "environment.json", {"command": command, "gpus": [], "threads": 1, "processes": 1})
+    environment = {"command": command, "gpus": [], "threads": 1, "processes": 1, "recipe": to_dict(recipe)}
+    write_json(folder / "environment.json", environment)
     write_metrics(folder, STEPS)
     result = {"step": STEPS, "images_seen": STEPS * 30, "seconds": 200.0, "reason": "done", "skipped": 0}
     write_json(folder / "result.json", result)

@@ -74,6 +74,12 @@ def test_a_wide_gap_speaks_against_training_for_longer() -> None:
     assert learned_by_heart(course(rising, train=0.6, num=10)) is None  # 11 points of 10 pictures are one picture
 
 
+def test_a_run_from_trained_weights_is_not_advised_to_start_from_trained_weights() -> None:
+    found = course([0.3, 0.35, 0.4, 0.45, 0.5], train=0.95)
+    assert "a start from trained weights would help" in text(found)
+    assert "More pictures or pictures varied more (augmentation) would help" in text(replace(found, pretrained=True))
+
+
 def test_a_validation_loss_that_rises_is_told_though_the_score_holds() -> None:
     scores = [0.4, 0.55, 0.6, 0.62, 0.64, 0.65, 0.65, 0.65, 0.65, 0.65]
     rising = [

@@ -14,8 +14,9 @@ from report_pages import Page
 from shown import shown
 from unit.reporting.made_runs import HOSTILE, MadeRun, make_run, without_data, write_metrics
 from vitlab.cli import VERBS
-from vitlab.core.errors import Error
+from vitlab.core.errors import Error, ImageError
 from vitlab.core.record import read_json, write_json
+from vitlab.data.sources.pixels import MappedPixels
 from vitlab.reporting.make import Plan, Report, make_report
 
 SECTIONS = [
@@ -157,6 +158,8 @@ def test_cost_and_commands(page: Page, run: MadeRun) -> None:
     assert f"vitlab predict PICTURE.jpg --model '{run.folder}/model'" in page.commands
     assert {words.split()[1] for words in page.commands if words.startswith("vitlab ")} <= set(VERBS)
     assert not any("--resume" in words for words in page.commands)
+    assert page.row("threads") == ["1"]
+    assert not any(row[0] == "recipe" for row in page.rows)  # the whole recipe stands below, as JSON
 
 
 def test_fewer_pictures_are_said_to_be_fewer(copy: MadeRun, run: MadeRun) -> None:
@@ -165,6 +168,23 @@ def test_fewer_pictures_are_said_to_be_fewer(copy: MadeRun, run: MadeRun) -> Non
     page = Page(report.path.read_text(encoding="utf-8"))
     assert "Measured for this report on 20 of the 60 test pictures." in page.text
     assert f"vitlab report {copy.folder} --images 60" in page.commands
+
+
+def test_pictures_that_cannot_be_read_are_not_said_to_be_left_out_by_choice(
+    copy: MadeRun, run: MadeRun, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    read = MappedPixels.read
+
+    def damaged(images: MappedPixels, index: int) -> object:
+        if len(images) == 60 and index == 7:
+            raise ImageError("7 is damaged.")
+        return read(images, index)
+
+    monkeypatch.setattr(MappedPixels, "read", damaged)
+    page = Page(make_report(copy.folder, run.plan).path.read_text(encoding="utf-8"))
+    assert "Measured for this report on 59 of the 60 test pictures. 1 could not be read." in page.text
+    assert "chosen evenly" not in page.text
+    assert not any("--images" in words for words in page.commands)
 
 
 def test_a_run_that_scored_its_test_part_is_told_by_that_score(copy: MadeRun, run: MadeRun) -> None:

@@ -272,6 +272,7 @@ def test_advice_names_a_command_that_the_run_could_have_been() -> None:
     for length in (["--epochs", "5"], ["--schedule.total", "500 steps"]):  # of which one alone may be given
         assert advised("finetune", "photos", *length, total="500 steps") == "vitlab finetune photos --steps 1000"
     assert advised("finetune", "photos", total="20 epochs") is None
+    assert advised("finetune", "photos", "--epochs", "2", total="35 steps") == "vitlab finetune photos --steps 70"
     assert advised("train", "--resume", "runs/a") is None
     assert advised("demo") is None
 
@@ -306,6 +307,10 @@ def test_advice_on_uneven_classes_and_poor_answers() -> None:
     (uneven,) = Classification().remarks(classes_told(2, None, dataset=dataset))
     assert "“many” has 5 times as many" in uneven.text
     assert [note.command for note in notes(record(), [uneven])] == ["vitlab train x --data.balanced"]
+    tuned = record(environment={"command": ["vitlab", "finetune", "photos", "--out", "runs/a"]})
+    assert [note.command for note in notes(tuned, [uneven])] == ["vitlab finetune photos --data.balanced"]
+    resumed = record(environment={"command": ["vitlab", "train", "--resume", "runs/a"]})
+    assert [note.command for note in notes(resumed, [uneven])] == [None]
     assert Classification().remarks(classes_told(2, None, dataset=dataset, balanced=True)) == []
     found = ClassesTested(
         numbers={"accuracy": Number(value=0.5, low=0.38, high=0.62), "calibration error": Number(value=0.3)},
@@ -320,6 +325,13 @@ def test_advice_on_uneven_classes_and_poor_answers() -> None:
     assert texts.startswith("With 60 pictures looked at, the result is uncertain by about 12 percentage points")
     assert "hardly better" in texts
     assert "mistake" not in texts  # of a model that all but guesses, it is the answer that it gives to all
+    assert "or start from trained weights (vitlab finetune)" in texts
+    tuned = Classification().remarks(replace(context, pretrained=True))
+    assert "trained weights" not in " ".join(remark.text for remark in tuned)  # which is how it started
+    few = replace(found, numbers={"accuracy": Number(value=1.0, low=0.342, high=1.0)})
+    unsure = " ".join(remark.text for remark in Classification().remarks(classes_told(2, few)))
+    assert "better than one and the same answer for all pictures (50.0%) cannot be told from so few" in unsure
+    assert "learned little" not in unsure
     better = classes_told(2, replace(found, guess=0.3))
     told = " ".join(remark.text for remark in Classification().remarks(replace(better, classes=dataset.classes)))
     assert "hardly better" not in told

@@ -15,6 +15,7 @@ from changing import changed
 from short_runs import short, small_set, write_damaged_folder
 from vitlab.core.config import Choice
 from vitlab.core.errors import ConfigError
+from vitlab.core.record import read_metrics
 from vitlab.data.contract import Masks, Split
 from vitlab.data.streams import StreamPlan, View
 from vitlab.models.contract import Model
@@ -86,6 +87,8 @@ def test_an_objectives_own_score_is_of_views_that_are_made_on_the_device(
     monkeypatch.setattr(assembly, "LoaderFeed", None)
     [found] = session.train(recipe, tmp_path / "device", device="cpu", show=False).scores.values()
     assert found == pytest.approx(expected, rel=1e-3)
+    counts = [line["val count"] for line in read_metrics(tmp_path / "device" / "metrics.jsonl") if "val count" in line]
+    assert set(counts) == {28}  # held-out images, not those of whole batches
 
 
 def test_streams_of_the_same_images_share_their_pixels(short: Recipe) -> None:

@@ -19,6 +19,7 @@ from vitlab.data.decoding import HEIC, HEIC_NEEDS, image_extensions, reads_heic
 from vitlab.data.sources.source import Digest
 from vitlab.data.sources.wording import few
 
+ARCHIVES = frozenset({".zip", ".rar", ".7z"})  # what people unpack first
 THREADS = 16  # a folder on a network answers many questions at once faster than one after another
 
 
@@ -188,9 +189,10 @@ def measure(root: Path, names: Iterable[str], *, named_in: Path) -> list[int]:
     missing = [name for name, size in zip(listed, sizes, strict=True) if size is None]
     if missing:
         some = "is" if len(missing) == 1 else "are"
+        hint = " Write paths with /, not with \\." if all("\\" in name for name in missing) else ""
         raise DataError(
             f"{len(missing):,} of the {len(listed):,} images that {named_in} names {some} not below {root}:"
-            f" {few(missing)}."
+            f" {few(missing)}.{hint}"
         )
     return [size for size in sizes if size is not None]
 

@@ -12,7 +12,7 @@ import numpy as np
 from vitlab.core.errors import DataError, did_you_mean
 from vitlab.core.files import near_paths
 from vitlab.data.contract import DataSet
-from vitlab.data.sources.files import Files, Listing, is_image, list_folders, list_images, list_many
+from vitlab.data.sources.files import ARCHIVES, Files, Listing, is_image, list_folders, list_images, list_many
 from vitlab.data.sources.source import SPLIT_WORDS, SPLITS, Source, make, one_each
 from vitlab.data.sources.unlabelled import is_unlabelled
 from vitlab.data.sources.wording import few, natural
@@ -186,7 +186,9 @@ def _unlabelled(root: Path, folders: dict[str, str], notes: list[str], *, deep: 
     if not everything.names and everything.heic:
         raise DataError(f"{root}: {everything.notes()[0]}")
     if not everything.names:
-        raise DataError(f"The folder {root} holds no images{_or_a_table(root)}.")
+        packed = [name for name in everything.others if Path(name).suffix.lower() in ARCHIVES]
+        unpack = f": unpack {few(packed)}" if packed else _or_a_table(root)
+        raise DataError(f"The folder {root} holds no images{unpack}.")
     if not any(everything.sizes):
         raise DataError(f"All {len(everything.sizes):,} images under {root} are empty files: copy them again.")
     why = [] if deep else [f"There are no class folders, so no labels{_or_a_table(root)}."]

@@ -56,17 +56,16 @@ def divide_by_class(dataset: DataSet, fraction: float, seed: int = 0) -> DataSet
         return dataset
     if not train.targets:
         return hold_out(dataset, fraction, seed)
-    chosen = _numbered_parts(identities(train.images), _class_numbers(train), fraction, seed)
+    classes = _class_numbers(train)
+    chosen = _numbered_parts(identities(train.images), classes, fraction, seed)
     places = {part: np.flatnonzero(chosen == number) for number, part in enumerate(SPLITS)}
     splits = {part: train.take(found) for part, found in places.items() if len(found)}
     if len(splits) == 1:
         note = f"Nothing was held out of train: {'it has' if len(train) == 1 else 'every class has'} one image only."
     else:
         held = " and ".join(f"{len(splits[part]):,} are {part}" for part in ("val", "test") if part in splits)
-        note = (
-            f"Of {len(train):,} images {held}: of each class {fraction * 100:g}% each, by a hash of each image's name"
-            f" (seed {seed})."
-        )
+        share = f"{'' if classes is None else 'of each class '}about {fraction * 100:g}% each"
+        note = f"Of {len(train):,} images {held}: {share}, by a hash of each image's name (seed {seed})."
     fingerprint = Digest(dataset.fingerprint, "by class", repr(float(fraction)), seed).text()
     splits |= {name: split for name, split in dataset.splits.items() if name == UNLABELLED}
     return dataclasses.replace(dataset, splits=splits, fingerprint=fingerprint, notes=(*dataset.notes, note))

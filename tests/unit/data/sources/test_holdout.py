@@ -73,7 +73,7 @@ def test_every_image_is_in_one_part_and_keeps_its_label() -> None:
     for split in divided.splits.values():
         for i in range(len(split)):
             assert int(split.images.where(i)) // 1_000_000 == split.labels[i]
-    assert "Of 60 images 12 are val and 12 are test" in divided.notes[-1]
+    assert "Of 60 images 12 are val and 12 are test: of each class about 20% each" in divided.notes[-1]
     assert members(divide_by_class(whole, 0.2, seed=1)) != found
     assert members(divide_by_class(whole, 0.2)) == found
 
@@ -101,11 +101,9 @@ def test_what_cannot_be_divided_is_left_and_said() -> None:
 def test_images_with_several_labels_are_divided_as_one() -> None:
     labels = (np.random.default_rng(0).random((50, 4)) < 0.4).astype(np.int64)
     several = DataSet("set", tuple("abcd"), {"train": Split.labelled(Named(np.arange(50)), labels, "several")}, "print")
-    assert {part: len(split) for part, split in divide_by_class(several, 0.1).splits.items()} == {
-        "train": 40,
-        "val": 5,
-        "test": 5,
-    }
+    divided = divide_by_class(several, 0.1)
+    assert {part: len(split) for part, split in divided.splits.items()} == {"train": 40, "val": 5, "test": 5}
+    assert "Of 50 images 5 are val and 5 are test: about 10% each, by" in divided.notes[-1]
 
 
 @pytest.mark.parametrize(

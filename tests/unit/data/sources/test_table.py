@@ -135,6 +135,7 @@ def test_a_column_without_a_name(folder: Path) -> None:
         ("path,label,split\nimages/0.png,a,later\n", "line 2: the split 'later' is none of train, val and test"),
         ("path,label\nimages/0.png,a\nimages/1.png,a\n", "one class only, 'a'"),
         ("path,label\nimages/0.png,a\nimages/8.png,b\nimages,c\n", r"2 of the 3 images .* images/8.png, images\."),
+        ("path,label\nimages\\0.png,a\nimages\\1.png,b\n", r"1\.png\. Write paths with /, not with \\\.$"),
         ("path,label\nimages/0.png,;\nimages/1.png,;\n", "has no classes: none of its images has a label"),
         ("path,path,label\nimages/0.png,a,b\n", "same name"),
         ('path,label\n"images/0.png,a\n', "not a CSV that can be read"),
