@@ -163,6 +163,12 @@ VITS: list[dict[str, Any]] = [
     {"distill_token": True},
     {"positions": "relative2d", "pool": "mean"},
 ]
+# room for all in every group and nothing that balances, so that it does not matter which images are routed together
+EXPERTS: dict[str, Any] = {
+    "model.source": "vmoe-digits",
+    "model.set": ["depth=2", "router_noise=0", "capacity=4", "eval_capacity=4", "importance_weight=0", "load_weight=0"],
+    "strategy": "experts",
+}
 SCRIPT = """
 import json, sys
 from pathlib import Path
@@ -345,10 +351,15 @@ def test_a_lost_run_resumes_to_the_bit(name: str, here: Path, tmp_path: Path, mo
 
 
 def test_two_processes_are_one(here: Path, tmp_path: Path) -> None:
-    """All objectives in one launch, as copies; those with parameters or a teacher of their own as shards too."""
+    """All objectives in one launch, as copies; those with parameters or a teacher of their own as shards too.
+
+    Those whose teacher is an average also with spread experts, of which a teacher has all.
+    """
     runs = {f"{i}": recipe_for(name, here) for i, name in enumerate(NAMES)}
     for name in ("dino", "semantic-softmax", "meta-pseudo-labels", MAE):
         runs[f"shards {len(runs)}"] = recipe_for(name, here, strategy="shard")
+    for name in ("dino", "fixmatch"):
+        runs[f"experts {len(runs)}"] = recipe_for(name, here, **EXPERTS)
     for file, recipe in runs.items():
         (tmp_path / f"{file}.json").write_text(json.dumps(to_dict(recipe)))
     (tmp_path / "launched.py").write_text(SCRIPT)

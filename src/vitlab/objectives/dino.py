@@ -21,7 +21,7 @@ from vitlab.models.contract import Model
 from vitlab.objectives.averaging import move_average
 from vitlab.objectives.block_masks import BlockMasks, block_masks
 from vitlab.objectives.contract import Metrics, Objective, ObjectiveKind, Setting
-from vitlab.objectives.patches import need_all_patches
+from vitlab.objectives.patches import patches_of
 from vitlab.objectives.views import Crops, by_size, feature_std, patch_of
 from vitlab.objectives.whole_batch import gathered, total
 
@@ -103,10 +103,6 @@ class Dino(Objective):
 
     def __init__(self, options: DinoOptions, model: Model) -> None:
         super().__init__()
-        if options.patch_weight and not model.has_patches:
-            raise ConfigError(f"{type(model).__name__} has no patches to mask: set objective.patch_weight to 0.")
-        if options.patch_weight:
-            need_all_patches(model, "iBOT (objective.patch_weight)")
         self.options, self.patch = options, patch_of(model)
         self.whole_batch = options.koleo > 0  # pyright: ignore[reportAttributeAccessIssue]
         self.seed = int(torch.randint(2**32, ()))  # torch's generator is seeded by the recipe here
@@ -118,8 +114,7 @@ class Dino(Objective):
         self.ema_patch_head: DinoHead | None = None
         kinds = 1
         if options.patch_weight:
-            image = next(model.parameters()).new_zeros(1, 3, *model.preprocess.size)
-            width, kinds = model.patchify(image).values.shape[-1], 2
+            width, kinds = patches_of(model, "iBOT (objective.patch_weight)").width, 2
             self.mask = nn.Parameter(0.02 * torch.randn(width))
             if width != model.num_features:  # class token and mean, or two tokens: the shared head does not fit
                 self.patch_head = DinoHead(width, options)
