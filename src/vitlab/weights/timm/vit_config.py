@@ -111,6 +111,10 @@ def check_look_alike(said: Said, where: str) -> None:
     for pattern, why in LOOK_ALIKES.items():
         if re.search(pattern, said.architecture):
             raise CheckpointError(f"{where}: timm's '{said.architecture}' is not a plain ViT: {why}.")
+    if turned := next((name for name in said.args if name.startswith(("rope_", "use_rot_pos_emb"))), None):
+        raise CheckpointError(
+            f"{where}: vitlab has DINOv3's own rotary positions; '{turned}' of its config.json is set."
+        )
     if said.args.get("pool_include_prefix"):
         raise CheckpointError(f"{where}: vitlab pools patches only; 'pool_include_prefix' of its config.json is set.")
 
