@@ -163,8 +163,8 @@ def _origin(config: Mapping[str, Any], said: Said, assumed: list[str], where: st
         assumed.append(
             "A norm before the encoder, as CLIP has: norm_eps=1e-5 and gelu='exact' assumed (OpenAI's: 'quick')."
         )
-    elif config["pool"] == "attention":
-        assumed.append("Attention pooling, as SigLIP has: gelu='exact' assumed (some of SigLIP's: 'tanh').")
+    elif config["pool"] == "attention" or not (config["class_token"] or config["norm_pooled"]):
+        assumed.append("Pooled as SigLIP's are: gelu='exact' assumed (some of SigLIP's: 'tanh').")
     return found
 
 
