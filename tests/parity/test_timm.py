@@ -582,6 +582,13 @@ def test_a_file_alone_has_the_heads_of_its_size(name: str) -> None:
     assert config.heads == model.blocks[0].attn.num_heads
 
 
+@pytest.mark.parametrize("case", CASES)
+def test_a_file_alone_says_that_its_gelu_may_be_another(case: str, tmp_path: Path) -> None:
+    assumed = read(case, build(case), tmp_path / "vit.pth").load_report.assumed
+    might = case.startswith(("attention", "mean after the norm")) or "CLIP" in case
+    assert any("gelu='exact' assumed" in line for line in assumed) == might
+
+
 @pytest.mark.parametrize("name", OTHERS)
 def test_other_models_of_timm_are_refused(name: str) -> None:
     _, location = as_published(name)

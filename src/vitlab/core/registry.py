@@ -7,7 +7,7 @@ import importlib
 import re
 import sys
 from collections.abc import Iterator
-from importlib.metadata import entry_points
+from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
 from typing import Any, Generic, Protocol, TypeVar, final
 
@@ -97,7 +97,7 @@ class Registry(Generic[T]):
                 value = getattr(importlib.import_module(f"{self.room}.{module}"), self.constant)
                 found |= {thing.name: thing for thing in (value if isinstance(value, tuple) else (value,))}
             for point in entry_points(group=self.group):
-                found.setdefault(point.name, self._checked(point.load(), f"the entry point {point.value}"))
+                found.setdefault(point.name, self._checked(load_point(point), f"the entry point {point.value}"))
             self._own = found
         return self._own
 
@@ -109,6 +109,17 @@ class Registry(Generic[T]):
         if not isinstance(value, self.kind):
             raise ConfigError(f"{where} must be a {self.kind.__name__}, not {type(value).__name__}.")
         return value
+
+
+def load_point(point: EntryPoint) -> Any:
+    """What an installed package adds."""
+    try:
+        return point.load()
+    except Exception as error:
+        raise ConfigError(
+            f"The entry point {point.value} of an installed package cannot be loaded ({type(error).__name__}: {error}):"
+            " mend that package, or uninstall it."
+        ) from error
 
 
 def load_object(name: str) -> Any:

@@ -5,7 +5,7 @@ from importlib.metadata import EntryPoint, entry_points
 from typing import Any
 
 from vitlab.core.errors import ConfigError, unknown_name
-from vitlab.core.registry import is_file_reference, load_object, permit
+from vitlab.core.registry import is_file_reference, load_object, load_point, permit
 from vitlab.recipes import (
     attention,
     augreg,
@@ -78,7 +78,7 @@ def _build(name: str) -> Callable[[], Recipe]:
         return RECIPES[name]
     for point in _points():
         if point.name == name:
-            return _checked(point.load(), point.value)
+            return _checked(load_point(point), point.value)
     raise unknown_name("recipe", name, recipe_names(), " `vitlab train --list` names them all.")
 
 

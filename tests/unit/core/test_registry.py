@@ -4,6 +4,7 @@ import sys
 import types
 from collections.abc import Iterator
 from dataclasses import dataclass
+from importlib.metadata import EntryPoint
 from pathlib import Path
 from typing import Any
 
@@ -98,6 +99,17 @@ def test_a_package_that_adds_something_else_is_refused(room: Registry[Thing], mo
     points({"fig": "a word"}, monkeypatch)
     with pytest.raises(ConfigError, match=r"^the entry point package:fig must be a Thing, not str\.$"):
         room.find("apple")
+
+
+def test_a_package_that_cannot_be_imported_is_named(room: Registry[Thing], monkeypatch: pytest.MonkeyPatch) -> None:
+    broken = EntryPoint(name="fig", value="no_such_package:FIG", group="a_room")
+    monkeypatch.setattr(registry, "entry_points", lambda **_: [broken])
+    with pytest.raises(ConfigError) as caught:
+        room.find("apple")
+    assert str(caught.value) == (
+        "The entry point no_such_package:FIG of an installed package cannot be loaded (ModuleNotFoundError: No module"
+        " named 'no_such_package'): mend that package, or uninstall it."
+    )
 
 
 def test_code_in_a_file_is_not_run_until_the_caller_names_it(room: Registry[Thing], mine: Path) -> None:

@@ -111,6 +111,10 @@ def check_look_alike(said: Said, where: str) -> None:
     for pattern, why in LOOK_ALIKES.items():
         if re.search(pattern, said.architecture):
             raise CheckpointError(f"{where}: timm's '{said.architecture}' is not a plain ViT: {why}.")
+    if turned := next((name for name in said.args if name.startswith(("rope_", "use_rot_pos_emb"))), None):
+        raise CheckpointError(
+            f"{where}: vitlab has DINOv3's own rotary positions; '{turned}' of its config.json is set."
+        )
     if said.args.get("pool_include_prefix"):
         raise CheckpointError(f"{where}: vitlab pools patches only; 'pool_include_prefix' of its config.json is set.")
 
@@ -159,8 +163,8 @@ def _origin(config: Mapping[str, Any], said: Said, assumed: list[str], where: st
         assumed.append(
             "A norm before the encoder, as CLIP has: norm_eps=1e-5 and gelu='exact' assumed (OpenAI's: 'quick')."
         )
-    elif config["pool"] == "attention":
-        assumed.append("Attention pooling, as SigLIP has: gelu='exact' assumed (some of SigLIP's: 'tanh').")
+    elif config["pool"] == "attention" or not (config["class_token"] or config["norm_pooled"]):
+        assumed.append("Pooled as SigLIP's are: gelu='exact' assumed (some of SigLIP's: 'tanh').")
     return found
 
 

@@ -220,6 +220,7 @@ def test_a_size_that_the_patch_does_not_divide_is_cut_as_timms_convolution_does(
         ({"model_args": {"num_heads": 5}}, "not divisible by the 5 heads"),
         ({"model_args": {"img_size": [1, 2, 3]}}, "not an image size"),
         ({"model_args": {"pool_include_prefix": True}}, "pools patches only"),
+        ({"model_args": {"rope_temperature": 10}}, "'rope_temperature' of its config.json is set"),
         ({"model_args": []}, None),
         ({"model_args": [1]}, "must be objects"),
         ({"crop_pct": 0}, "'crop_pct'"),
