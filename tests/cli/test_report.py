@@ -123,6 +123,8 @@ def test_only_the_first_process_reports_and_only_what_ended(
     monkeypatch.setattr(session, "resume", lambda *_, **__: RunOutcome(begun, reason, 0, 24, {}))
     world = World(int(rank), 2, torch.device("cpu"))
     monkeypatch.setattr(distribution, "join", lambda _: contextlib.nullcontext(world))
+    for name, value in (("is_initialized", True), ("get_world_size", 2), ("get_rank", int(rank))):
+        monkeypatch.setattr(torch.distributed, name, lambda value=value: value)
     monkeypatch.delattr(torch.distributed.distributed_c10d, "_get_default_store")  # nobody is there to wait for
     api.resume(begun)
     assert (begun / "report.html").exists() == written

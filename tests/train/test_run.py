@@ -24,6 +24,7 @@ from torch import Tensor, fx, nn
 from changing import changed, lose_at, signal_at, spoil_at
 from short_runs import write_damaged_folder
 from vitlab import api
+from vitlab.core.config import to_dict
 from vitlab.core.errors import ConfigError, Error
 from vitlab.data.loading.resident_feed import ResidentFeed
 from vitlab.models.contract import Model
@@ -272,6 +273,19 @@ def test_a_run_goes_on_where_its_data_moved_and_its_first_weights_are_gone(
     other = changed(recipe, **{"data.source": str(tmp_path / "other.npz")})
     with pytest.raises(RunError, match="changed since"):
         session.resume(tmp_path / "lost", recipe=other, device="cpu", show=False)
+
+
+def test_where_the_photos_of_a_run_without_labels_are_is_asked_by_their_kind(short: Recipe, tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    run.mkdir()
+    (run / "data.json").write_text("{}")
+    moved = changed(short, **{"data.source": f"photos:{tmp_path / 'gone'}"})
+    (run / "environment.json").write_text(json.dumps({"recipe": to_dict(moved)}))
+    with pytest.raises(RunError, match=r"elsewhere now\? vitlab train --resume .*run --data\.source photos:WHERE"):
+        session.resume(run, recipe=moved, device="cpu", show=False)
+    (tmp_path / "gone").mkdir()  # what is wrong with it is another thing
+    with pytest.raises(Error, match=r"gone holds no images\.$"):
+        session.resume(run, recipe=moved, device="cpu", show=False)
 
 
 @pytest.mark.parametrize("fields", [{"model.train_only": "head"}, {"model.lora": 2}])

@@ -59,7 +59,6 @@ def finetune(
     that was chosen, and gives the one to train by.
     """
     from vitlab.core.config import Choice
-    from vitlab.recipes.finetuning import finetune_recipe
     from vitlab.recipes.transfer import transfer_recipe, varied
     from vitlab.training.plan import divide, open_parts
 
@@ -69,17 +68,8 @@ def finetune(
     source, known_lr = source_name(model, "model"), None if lr == "auto" else lr
     permit(task, data)
     _check_finetuning(freeze, steps, epochs)
-    draft = finetune_recipe(  # so that nonsense is refused before anything is read
-        data,
-        source,
-        steps=1 if steps is None else steps,
-        lr=1.0 if known_lr is None else known_lr,
-        warmup=0,
-        held_out=val_fraction,
-        batch_size=1 if batch_size is None else batch_size,
-    )
     own: dict[str, Any] = {"patience": patience, "seed": seed, "task": Choice(task), "tracker": tracker}
-    draft = dataclasses.replace(draft, **own)
+    draft = dataclasses.replace(_draft(data, source, steps, known_lr, val_fraction, batch_size), **own)
     config = read_configuration(source, image_size=image_size) if given is None else _config_of(given, image_size)
 
     def recipe_for(dataset: "DataSet") -> "Recipe":
@@ -106,10 +96,26 @@ def finetune(
         }
         return dataclasses.replace(recipe, **parts)
 
-    dataset = open_parts(draft)
-    recipe, dataset = adjusted(recipe_for, dataset, adjust)
+    recipe, dataset = adjusted(recipe_for, open_parts(draft), adjust)
     _warn_of_leaks(dataset, data)
     return train(recipe, model=given, out=out, device=device, show=show, find_lr=lr == "auto")
+
+
+def _draft(
+    data: str, source: str, steps: int | None, lr: float | None, held_out: float, batch_size: int | None
+) -> "Recipe":
+    """A recipe that refuses nonsense before anything is read."""
+    from vitlab.recipes.finetuning import finetune_recipe
+
+    return finetune_recipe(
+        data,
+        source,
+        steps=1 if steps is None else steps,
+        lr=1.0 if lr is None else lr,
+        warmup=0,
+        held_out=held_out,
+        batch_size=1 if batch_size is None else batch_size,
+    )
 
 
 def adjusted(

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from vitlab.data.contract import Array, Split, Values
+from vitlab.data.places import spread
 
 NOISE = ("gaussian_noise", "shot_noise", "impulse_noise")
 BLUR = ("defocus_blur", "glass_blur", "motion_blur", "zoom_blur")
@@ -48,8 +49,3 @@ def chosen(
             rows = np.flatnonzero(conditions == number)
             found.append(rows[spread(len(rows), images)])
     return np.concatenate(found)
-
-
-def spread(num: int, most: int | None) -> Array:
-    """At most so many of the numbers below `num`, as far apart as they can be; None: all."""
-    return np.arange(num) if most is None or num <= most else np.arange(most) * num // most

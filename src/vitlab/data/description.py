@@ -11,6 +11,7 @@ from vitlab.core.errors import ImageError
 from vitlab.core.words import count
 from vitlab.data.contract import Array, DataSet, Masks, Split
 from vitlab.data.decoding import decode, read_mask
+from vitlab.data.places import spread
 
 THREADS = 8  # that decode
 
@@ -104,7 +105,7 @@ def describe(
     masks = next((mask.classes for part in parts if isinstance(mask := part.targets.get("mask"), Masks)), ())
     numbers = any("label" in part.targets and not part.has_classes for part in parts)
     sizes = {split: len(part) for split, part in dataset.splits.items()}
-    chosen = {split: _spread(len(part), len(part) if look is True else look) for split, part in dataset.splits.items()}
+    chosen = {split: spread(len(part), None if look is True else int(look)) for split, part in dataset.splits.items()}
     looked_at, done = sum(map(len, chosen.values())), 0
     found, shapes = list[Unreadable](), list[tuple[int, int]]()
     for split, part in dataset.splits.items():
@@ -143,11 +144,6 @@ def _looks(split: Split, chosen: Array) -> Iterator[_Seen]:
 def _sizes(shapes: list[tuple[int, int]]) -> PictureSizes | None:
     ordered = sorted(shapes, key=lambda shape: (shape[0] * shape[1], shape))
     return PictureSizes(ordered[0], ordered[len(ordered) // 2], ordered[-1]) if ordered else None
-
-
-def _spread(num: int, most: int) -> Array:
-    """At most so many of the numbers below `num`, as far apart as they can be."""
-    return np.arange(num) if num <= most else np.arange(most) * num // max(most, 1)
 
 
 def _look(split: Split, indices: Sequence[int]) -> _Seen:

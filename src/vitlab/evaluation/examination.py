@@ -13,6 +13,7 @@ from vitlab.data.contract import Array, DataSet
 from vitlab.data.copies import NEAR, Pair, Place, find_copies, place_of
 from vitlab.data.crops import find_crops
 from vitlab.data.description import Description, describe
+from vitlab.data.places import spread
 from vitlab.evaluation.contract import EvaluationError, Subject
 from vitlab.evaluation.features import Reading, outputs
 from vitlab.evaluation.labeled_features import Progress
@@ -150,8 +151,8 @@ def _chosen(dataset: DataSet, description: Description, most: int) -> list[Place
         for index in range(len(split))
         if (name, index) not in bad
     ]
-    rows = np.arange(len(good)) if len(good) <= most else np.arange(most) * len(good) // most
-    return [place_of(dataset, name, dataset.splits[name], index) for name, index in (good[row] for row in rows)]
+    chosen = (good[row] for row in spread(len(good), most))
+    return [place_of(dataset, name, dataset.splits[name], index) for name, index in chosen]
 
 
 def _features(

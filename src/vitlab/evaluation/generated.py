@@ -5,7 +5,6 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import final
 
-import numpy as np
 import torch
 from jaxtyping import UInt8
 from torch import Tensor
@@ -13,6 +12,7 @@ from torch import Tensor
 from vitlab.core.random import key, uniform
 from vitlab.data.contract import Split
 from vitlab.data.loading.loader import evaluation_batches
+from vitlab.data.places import evenly
 from vitlab.evaluation.contract import EvaluationError, Subject
 from vitlab.evaluation.features import Share
 from vitlab.evaluation.frechet import Gaussian, features_of, gaussian, moments
@@ -33,8 +33,8 @@ class Looking:
 
     def real(self, split: Split, num: int | None = None) -> Gaussian:
         """Of the readable images of a split, or of at most so many of them, evenly chosen."""
-        if num is not None and num < len(split):
-            split = split.take(np.linspace(0, len(split) - 1, num).round().astype(np.int64))
+        if num is not None:
+            split = split.take(evenly(len(split), num))
         share = self.share
         batches = evaluation_batches(
             split,

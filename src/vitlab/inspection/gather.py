@@ -7,7 +7,6 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TypeAlias, final
 
-import numpy as np
 from PIL import Image
 
 from vitlab.core.errors import Error, ImageError
@@ -16,6 +15,7 @@ from vitlab.core.words import count, one_line
 from vitlab.data.contract import DataSet, Split
 from vitlab.data.decoding import Input, read_image, read_picture
 from vitlab.data.open import open_data
+from vitlab.data.places import evenly
 from vitlab.inspection.examine import Findings, examine
 from vitlab.inspection.view import Predicted
 from vitlab.inspection.write import write
@@ -73,12 +73,12 @@ def inspect_pictures(
     if items and num_shown and not shown:
         raise ImageError(_none(reader))
     if data is None:
-        chosen = [items[place] for place in _evenly(len(items), limit)]
+        chosen = [items[place] for place in evenly(len(items), limit)]
         pictures, total = reader.items(chosen), len(chosen)
     else:
         part, split = _part(open_data(data, val_fraction=0))
         data = f"{data} ({part})"
-        places = _evenly(len(split), limit)
+        places = evenly(len(split), limit).tolist()
         pictures, total = reader.split(split, places), len(places)
     findings = examine(
         model,
@@ -135,11 +135,6 @@ def _part(dataset: DataSet) -> tuple[str, Split]:
     """The part that the model was least likely trained on."""
     name = next(name for name in ("test", "val", "train") if name in dataset.splits)
     return name, dataset.splits[name]
-
-
-def _evenly(amount: int, limit: int) -> list[int]:
-    """At most so many places of a list, evenly spread over it: data sets are often sorted by class."""
-    return np.linspace(0, amount - 1, min(amount, limit)).round().astype(int).tolist()
 
 
 def _none(reader: Reader) -> str:

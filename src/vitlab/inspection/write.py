@@ -12,6 +12,7 @@ from matplotlib.figure import Figure
 
 from vitlab.core.files import atomic_file
 from vitlab.core.reading import parse_json, read_text
+from vitlab.data.places import evenly
 from vitlab.inspection import captions, figures
 from vitlab.inspection.distance import patch_distances
 from vitlab.inspection.document import Panel
@@ -185,7 +186,7 @@ def model_figures(findings: Findings) -> Iterator[tuple[str, str, Figure, str]]:
 def _some(heads: dict[int, Array]) -> dict[int, Array]:
     """At most so many layers, evenly chosen, the first and the last among them."""
     layers = list(heads)
-    places = np.linspace(0, len(layers) - 1, min(len(layers), MOST_LAYERS)).round().astype(int)
+    places = evenly(len(layers), MOST_LAYERS)
     return {layers[place]: heads[layers[place]] for place in places}
 
 

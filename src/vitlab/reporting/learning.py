@@ -8,11 +8,11 @@ from statistics import fmean
 from typing import Literal, NamedTuple, TypeAlias
 
 from vitlab.core.words import number, percent
+from vitlab.evaluation.labeled_features import Z95
 
 Points: TypeAlias = Sequence[tuple[int, float]]  # (step, value)
 Cure: TypeAlias = Literal["longer", "steadier"]
 
-Z95 = 1.959964  # of the 95% interval
 WORSE = 0.02  # what a score may fall after its best without a word
 GAIN = 0.01  # what a score gains at the end, from which training for longer is advised
 GAP = 0.1  # between training and validation pictures, from which the former were learned by heart

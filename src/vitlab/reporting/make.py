@@ -14,6 +14,7 @@ from vitlab.core.errors import Error
 from vitlab.core.files import atomic_file
 from vitlab.core.words import one_line
 from vitlab.data.contract import DataSet, Split
+from vitlab.data.places import evenly
 from vitlab.evaluation.cost import model_cost, spent
 from vitlab.models.contract import Model
 from vitlab.reporting.facts import Facts
@@ -24,7 +25,7 @@ from vitlab.reporting.predictions import objective_sections
 from vitlab.reporting.purpose import Purpose
 from vitlab.reporting.record import RunRecord, read_run
 from vitlab.reporting.summary import STATES, opened
-from vitlab.reporting.tested import affordable, check_limit, evenly, examine_task, held_out, looked_at
+from vitlab.reporting.tested import affordable, check_limit, examine_task, held_out, looked_at
 from vitlab.tasks.results import Example, Tested
 from vitlab.weights.load import load
 

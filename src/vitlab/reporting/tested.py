@@ -6,12 +6,12 @@ from typing import NamedTuple
 
 import numpy as np
 import torch
-from jaxtyping import Int
 from torch import Tensor
 
 from vitlab.core.errors import Error
 from vitlab.core.thumbnails import shrunk
 from vitlab.data.contract import Array, DataSet, Split
+from vitlab.data.places import evenly
 from vitlab.evaluation.cost import model_cost
 from vitlab.models.contract import Model, evaluating
 from vitlab.reporting.pictures import picture_at
@@ -41,11 +41,6 @@ def held_out(dataset: DataSet) -> tuple[str, Split] | None:
         if name in dataset.splits and len(dataset.splits[name]):
             return name, dataset.splits[name]
     return None
-
-
-def evenly(amount: int, limit: int) -> Int[np.ndarray, "n"]:
-    """At most so many places, evenly spread: data sets are often sorted by class."""
-    return np.linspace(0, amount - 1, min(amount, limit)).round().astype(np.int64)
 
 
 def looked_at(whole: Split, limit: int) -> Split:

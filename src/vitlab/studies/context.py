@@ -13,6 +13,7 @@ from vitlab.core.devices import choose_device
 from vitlab.core.errors import did_you_mean, near_names
 from vitlab.core.progress import Progressing
 from vitlab.data.contract import DataSet
+from vitlab.data.open import names as set_names
 from vitlab.evaluation.contract import Metric, Result
 from vitlab.evaluation.cost import exaflops
 from vitlab.evaluation.results import result_from_dict
@@ -123,8 +124,9 @@ class Context:
         )
 
     def on_data(self, recipe: Recipe) -> Recipe:
-        """The recipe on the study's data, unless the study itself chose a path."""
-        if self.data is None or Path(recipe.data.source).exists():
+        """The recipe on the study's data, unless the study itself chose a path, and not a set's name."""
+        source = recipe.data.source
+        if self.data is None or (source not in set_names() and Path(source).exists()):
             return recipe
         return dataclasses.replace(recipe, data=dataclasses.replace(recipe.data, source=self.data))
 

@@ -10,6 +10,7 @@ from torch.distributed.fsdp import FSDPModule
 
 from vitlab.data.contract import Array, Split, Values
 from vitlab.data.loading.resident import Pixels, load_inputs
+from vitlab.data.places import evenly
 from vitlab.evaluation.knn import knn_accuracy
 from vitlab.objectives.collapse import CHANCE, KNN, RANK, STD, alarms, effective_rank, feature_std
 from vitlab.tasks.scoring import Scores
@@ -86,7 +87,7 @@ class CollapseAlarm(Hook):
         learner = self.learner
         preprocess = learner.model.preprocess
         if name not in self._read:
-            places = np.linspace(0, len(whole) - 1, min(len(whole), limit)).round().astype(np.int64)
+            places = evenly(len(whole), limit)
             split = whole.take(places)
             pixels = load_inputs(split, preprocess, self.max_unreadable)
             self._read[name] = pixels, _labels(split, self.target)

@@ -5,12 +5,12 @@ from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import final
 
-import numpy as np
 import torch
 from torch.distributed.fsdp import FSDPModule
 
 from vitlab.data.batch import Batch, Stream
 from vitlab.data.loading.resident import load_inputs
+from vitlab.data.places import evenly
 from vitlab.objectives.contract import Objective
 from vitlab.objectives.shown import write_shown
 from vitlab.training.distribution import World
@@ -61,7 +61,7 @@ class Predictions(Hook):
     def _images(self) -> Batch:
         if self._batch is None:
             whole, preprocess = self.parts.val or self.parts.train, self.state.model.preprocess
-            places = np.linspace(0, len(whole) - 1, min(len(whole), IMAGES)).round().astype(np.int64)
+            places = evenly(len(whole), IMAGES)
             pixels = load_inputs(whole.take(places), preprocess, max_damaged=1.0).values.to(self.world.device)
             stream = Stream((preprocess.normalize(pixels),), {}, torch.arange(len(pixels), device=self.world.device))
             self._batch = Batch({"train": stream})

@@ -3,7 +3,6 @@
 import contextlib
 import copy
 import dataclasses
-import errno
 from pathlib import Path
 from typing import NamedTuple
 
@@ -35,6 +34,7 @@ from vitlab.training.execution import decide
 from vitlab.training.finish import RunOutcome, finish
 from vitlab.training.learner import Learner
 from vitlab.training.log import TRACKER, ProgressView, check_tracker, open_sinks
+from vitlab.training.memory import memory_ran_out, too_large
 from vitlab.training.model import architecture, build_model, check_model, rebuild_model
 from vitlab.training.plan import Given, Plan, make_plan, open_parts
 from vitlab.training.recipe import Recipe, read_recipe
@@ -137,8 +137,8 @@ def _run(
             plan = _with_lr(plan, world, stop, view) if find_lr else plan
             return _compiled_or_not(plan, world, stop, view)
         except (OSError, SafetensorError) as error:
-            if _is_out_of_memory(error):
-                raise RunError(_too_large(plan, world)) from error
+            if memory_ran_out(error):
+                raise RunError(too_large(plan, world)) from error
             if world.first:
                 check_there(folder)
             if not checkpoints.is_full(error):
@@ -148,8 +148,8 @@ def _run(
                 f"The disk of {folder} is full: make room and resume ({resuming(folder)}); of checkpoints {kept}."
             ) from error
         except (RuntimeError, MemoryError) as error:
-            if _is_out_of_memory(error):
-                raise RunError(_too_large(plan, world)) from error
+            if memory_ran_out(error):
+                raise RunError(too_large(plan, world)) from error
             if world.size == 1 or not any(sign in str(error) for sign in LOST_PEER):
                 raise
             stop.to_the_end = True
@@ -157,24 +157,6 @@ def _run(
                 f"This run lost one of its processes, whose own message says why; when that is mended,"
                 f" resume from the last checkpoint: {resuming(folder)}."
             ) from error
-
-
-def _is_out_of_memory(error: Exception) -> bool:
-    """Whether memory ran out, a GPU's or the machine's; torch has a type of error for the former alone."""
-    if isinstance(error, OSError):
-        return error.errno == errno.ENOMEM
-    return isinstance(error, torch.OutOfMemoryError | MemoryError) or "can't allocate memory" in str(error)
-
-
-def _too_large(plan: Plan, world: World) -> str:
-    """What to say, and to do, where memory ran out."""
-    whose = "GPU's" if world.device.type == "cuda" else "machine's"
-    kept = checkpoints.complete(plan.folder / "checkpoints")
-    again = f", or make room and resume ({resuming(plan.folder)})" if kept else ""
-    return (
-        f"The {whose} memory ran out in steps of {plan.recipe.batch_size:,} images: start a run with a smaller"
-        f" --batch-size, or with --accumulate 2 or more, which computes a step in as many parts{again}."
-    )
 
 
 def _take_folder(folder: Path, world: World, stack: contextlib.ExitStack) -> None:
@@ -245,11 +227,12 @@ def _compiled_or_not(plan: Plan, world: World, stop: Stop, view: ProgressView) -
 
 def _open_data(recipe: Recipe, folder: Path) -> DataSet:
     """The run's data, which are still what they were when it started."""
-    path, elsewhere = folder / "data.json", f"{resuming(folder)} --data.source WHERE"
+    path, where = folder / "data.json", recipe.data.source.removeprefix(PHOTOS)
+    elsewhere = f"{resuming(folder)} --data.source {recipe.data.source.removesuffix(where)}WHERE"
     try:
         dataset = open_parts(recipe)
     except Error as error:
-        if not path.exists() or Path(recipe.data.source).exists():
+        if not path.exists() or Path(where).exists():
             raise
         raise RunError(f"{error} Are the data of {folder} elsewhere now? {elsewhere}") from error
     if path.exists() and read_json(path).get("fingerprint") != dataset.fingerprint:

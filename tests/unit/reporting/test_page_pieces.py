@@ -19,6 +19,7 @@ from vitlab.core.markup import Html, join, tag
 from vitlab.core.thumbnails import thumbnail
 from vitlab.core.words import command, count, duration, flops, listed, millions, number, percent, short
 from vitlab.data.contract import DataSet, Split
+from vitlab.data.places import evenly
 from vitlab.objectives.cross_entropy import Loss
 from vitlab.reporting.advice import next_steps, notes, with_option
 from vitlab.reporting.charts import Curve, Scale, line_chart, reliability_chart, thinned, tick_labels, ticks
@@ -28,7 +29,6 @@ from vitlab.reporting.drawn import drawn
 from vitlab.reporting.facts import Facts
 from vitlab.reporting.glossary import TERMS, Glossary
 from vitlab.reporting.record import RunRecord, read_run
-from vitlab.reporting.tested import evenly
 from vitlab.tasks import results as looked
 from vitlab.tasks.classification import Classification
 from vitlab.tasks.classification_results import ClassesTested, Number, confused

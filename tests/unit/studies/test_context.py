@@ -111,8 +111,10 @@ def test_what_it_spent(tmp_path: Path) -> None:
     assert study.spent() == {"runs": 4, "seconds": 6.0, "exaflops": pytest.approx(2 * 3 * flops * 640 / 1e18)}
 
 
-def test_data_of_ones_own_take_the_place_of_the_scales(tmp_path: Path) -> None:
+def test_data_of_ones_own_take_the_place_of_the_scales(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     mine, recipe = str(write_small_set(tmp_path / "mine.npz")), scale_recipe("digits")
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "digits").mkdir()  # which is not what the scale means
     assert context(tmp_path, data=mine).cell("a", recipe).recipe["data"]["source"] == mine
     chosen = dataclasses.replace(recipe, data=dataclasses.replace(recipe.data, source=mine))
     assert context(tmp_path, data="digits").cell("a", chosen).recipe["data"]["source"] == mine  # the study's own

@@ -174,7 +174,7 @@ def _errors(
 
 
 def _some(split: "Split", options: RobustnessOptions) -> "Split":
-    from vitlab.data.conditions import spread
+    from vitlab.data.places import spread
 
     return split if options.images is None else split.take(spread(len(split), options.images))
 
