@@ -69,6 +69,12 @@ def test_a_stray_word_is_named(arguments: str, word: str, capsys: pytest.Capture
     assert word in said(arguments.split(), capsys)
 
 
+def test_a_stray_model_is_answered_with_its_option(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert "too many" in said(["serve", str(tmp_path)], capsys)
+    (tmp_path / "recipe.json").touch()
+    assert f"many for `vitlab serve`. A model is named by --model {tmp_path}." in said(["serve", str(tmp_path)], capsys)
+
+
 @pytest.mark.parametrize(
     ("arguments", "nearest"),
     [

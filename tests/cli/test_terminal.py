@@ -1,6 +1,7 @@
 """Names that would command a terminal, or look like lines of ours, are shown escaped by every verb."""
 
 import re
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -53,6 +54,23 @@ def test_wide_characters_keep_columns_in_line(capsys: pytest.CaptureFixture[str]
     """A Hangul syllable takes two places of a terminal."""
     print_table(["image", ">share"], [["한글.jpg", "1%"], ["abcdefgh", "20%"]])
     assert capsys.readouterr().out.splitlines() == ["image     share", "한글.jpg     1%", "abcdefgh    20%"]
+
+
+def test_a_narrow_terminal_gets_whole_names_and_fewer_columns(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
+    told: dict[int, str] = {}
+    for columns in (60, 80, 120):
+        monkeypatch.setenv("COLUMNS", str(columns))
+        assert main(["models", "vit-gigantic14-*"]) == 0
+        told[columns] = re.sub(r"\x1b\[[0-9;]*m", "", capsys.readouterr().out)
+        assert "vit-gigantic14-224 " in told[columns]
+        assert "1882.80 M" in told[columns]
+        assert max(map(len, told[columns].splitlines())) <= columns
+    said = {columns: " ".join(text.split()).partition("want of room: ")[2] for columns, text in told.items()}
+    assert said == {60: "published, tokens, pixels, patch, size.", 80: "published, tokens, pixels.", 120: ""}
+    assert "48 / 1664 / 8192 / 16" in told[80]
 
 
 def test_every_verb_escapes_names(

@@ -35,7 +35,6 @@ def examine_data(
     from vitlab.core.files import atomic_file, check_writable
     from vitlab.evaluation.examination import examine
     from vitlab.evaluation.subject import subject_of
-    from vitlab.reporting.data_page import data_page
     from vitlab.training.plan import open_parts
     from vitlab.training.recipe import DataChoice, Recipe
 
@@ -51,6 +50,8 @@ def examine_data(
             subject = subject_of(loaded, name=name, device=next(loaded.parameters()).device)
         found = examine(dataset, subject, near=near, most=most, batch_size=batch_size, stage=stage)
     if page is not None:
+        from vitlab.reporting.data_page import data_page
+
         with atomic_file(Path(page)) as partial:
             partial.write_text(data_page(found, dataset), encoding="utf-8", errors="backslashreplace")
     return found

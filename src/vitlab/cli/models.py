@@ -52,7 +52,8 @@ def main(arguments: Sequence[str]) -> int:
         print_json(facts)
         return 0
     columns = ["name", "size", ">patch", ">pixels", ">tokens", ">parameters", ">published", ">GFLOPs"]
-    print_table(columns, [_cells(fact) for fact in facts], caption=CAPTION)
+    spare = ("published", "tokens", "pixels", "patch", "size")
+    print_table(columns, [_cells(fact) for fact in facts], caption=CAPTION, spare=spare)
     return 0
 
 

@@ -69,6 +69,8 @@ def refuse(rest: Sequence[str], known: Iterable[str], *, prog: str) -> None:
     hint = did_you_mean(f"--{option}" for option in last[:3] or near_names(name, options))
     if word.startswith("-"):
         raise ConfigError(f"There is no option '{word}'.{hint or f' `{prog} --help` shows them all.'}")
+    if "model" in options and any(Path(word, file).is_file() for file in ("recipe.json", "config.json")):
+        hint = f" A model is named by --model {word}."
     raise ConfigError(f"'{word}' is one word too many for `{prog}`.{hint or f' `{prog} --help` shows what it takes.'}")
 
 

@@ -9,6 +9,8 @@ from typing import Any
 from vitlab.core.progress import stage
 from vitlab.core.words import one_line
 
+BETWEEN = 3  # places of a terminal between two columns
+
 
 def say(text: str) -> None:
     """A line on standard error."""
@@ -20,17 +22,22 @@ def print_json(value: Any) -> None:
     print(json.dumps(value, indent=2, allow_nan=False))
 
 
-def print_table(columns: Sequence[str], rows: Sequence[Sequence[str]], *, caption: str = "") -> None:
-    """A table: drawn on a terminal, else aligned by spaces. A column whose name begins with '>' is set to the right."""
+def print_table(
+    columns: Sequence[str], rows: Sequence[Sequence[str]], *, caption: str = "", spare: Sequence[str] = ()
+) -> None:
+    """A table: drawn on a terminal, else aligned by spaces. A column whose name begins with '>' is set to the right.
+
+    On a terminal that is too narrow for it, columns of `spare` are left out, the first one first, and that is said.
+    """
+    from rich.cells import cell_len  # a Korean or Chinese character takes two places
+
     names = [name.lstrip(">") for name in columns]
     right = [name.startswith(">") for name in columns]
     cells = [[one_line(cell) for cell in row] for row in rows]
-    if sys.stdout.isatty():
-        _draw(names, right, cells, caption)
-        return
-    from rich.cells import cell_len  # a Korean or Chinese character takes two places
-
     widths = [max(map(cell_len, column)) for column in zip(names, *cells, strict=True)]
+    if sys.stdout.isatty():
+        _draw(names, right, cells, widths, caption, spare)
+        return
     for row in [names, *cells]:
         gaps = [" " * (width - cell_len(cell)) for cell, width in zip(row, widths, strict=True)]
         aligned = (
@@ -41,18 +48,30 @@ def print_table(columns: Sequence[str], rows: Sequence[Sequence[str]], *, captio
         print(f"\n{caption}")
 
 
-def _draw(names: list[str], right: list[bool], rows: list[list[str]], caption: str) -> None:
+def _draw(
+    names: list[str], right: list[bool], rows: list[list[str]], widths: list[int], caption: str, spare: Sequence[str]
+) -> None:
     from rich import box
     from rich.console import Console
     from rich.table import Table
     from rich.text import Text
 
+    console, left_out, kept = Console(), list[str](), list(range(len(names)))
+    for name in spare:
+        if sum(widths[place] + BETWEEN for place in kept) <= console.width:
+            break
+        left_out.append(name)
+        kept.remove(names.index(name))
+    if left_out:
+        caption += f" Left out for want of room: {', '.join(left_out)}."
     table = Table(box=box.SIMPLE_HEAD, caption=caption or None, caption_justify="left", header_style="bold")
-    for name, to_right in zip(names, right, strict=True):
-        table.add_column(name, justify="right" if to_right else "left", no_wrap=to_right, overflow="fold")
+    for place in kept:
+        whole = right[place] or (bool(spare) and not place)
+        justify = "right" if right[place] else "left"
+        table.add_column(names[place], justify=justify, no_wrap=whole, overflow="fold")
     for row in rows:
-        table.add_row(*(Text(cell) for cell in row))
-    Console().print(table)
+        table.add_row(*(Text(row[place]) for place in kept))
+    console.print(table)
 
 
 @contextlib.contextmanager

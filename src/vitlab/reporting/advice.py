@@ -53,7 +53,7 @@ def next_steps(
         steps += [Note(text, command(*words)) for text, words in own]
     elif has_model:
         model = str(record.folder / "model")
-        steps += _asked(run, model, source, purpose)
+        steps += _asked(run, model, source, purpose, again=tested is not None)
         steps += [
             Note(
                 "See where it looks, layer by layer:",
@@ -71,8 +71,11 @@ def next_steps(
     return steps
 
 
-def _asked(run: str, model: str, source: str, purpose: Purpose) -> list[Note]:
-    """How to get answers and scores of the model; of one without a head, features and a start for others."""
+def _asked(run: str, model: str, source: str, purpose: Purpose, *, again: bool) -> list[Note]:
+    """How to get answers and scores of the model; of one without a head, features and a start for others.
+
+    It is measured on the run's own data again where that has a held-out part.
+    """
     if purpose.headless:
         return [
             Note("Transfer it to pictures with labels:", f"vitlab finetune PICTURES {command('--model', run)}"),
@@ -86,8 +89,11 @@ def _asked(run: str, model: str, source: str, purpose: Purpose) -> list[Note]:
     return [
         Note("Ask it about your own pictures:", f"vitlab predict PICTURE.jpg {command('--model', model, *given)}"),
         Note(
-            "Measure it on other data, or again:",
-            command("vitlab", "evaluate", purpose.task.protocol, "--model", run, "--data", source, *given),
+            f"Measure it on other data{', or again' * again}:",
+            command(
+                *("vitlab", "evaluate", purpose.task.protocol, "--model", run),
+                *("--data", source if again else "DATA", *given),
+            ),
         ),
     ]
 

@@ -41,7 +41,7 @@ def curves(facts: Facts) -> list[Html]:
         return [tag("p", "Nothing was logged yet.")]
     words = [
         *("Each ", term("step"), " changes the model a little so that the ", term("loss"), " falls."),
-        " The line that matters is the one on pictures that it does not learn from.",
+        " The line that matters is the one on pictures that it does not learn from." if points("val loss") else "",
     ]
     words += [f" {sentence}" for sentence in (_higher(facts), _unmixed(facts)) if sentence]
     return [tag("p", *words), tag("div", *charts, class_="charts")]

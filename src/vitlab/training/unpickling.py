@@ -166,6 +166,7 @@ _STAND_INS: dict[str, Any] = {
     "torch.distributed.checkpoint.filesystem._StorageInfo": _Storage,
     "torch.Size": _StandIn(lambda sizes=(): torch.Size(sizes)),
     f"{_METADATA}._MEM_FORMAT_ENCODING": _StandIn(_nothing),
+    "builtins.getattr": _StandIn(_nothing),  # by which Python 3.11.2 names a memory format
     "torch.serialization._get_layout": _StandIn(_nothing),
     "pathlib.PosixPath": _StandIn(_nothing),
     "pathlib.WindowsPath": _StandIn(_nothing),

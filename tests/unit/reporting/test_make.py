@@ -200,6 +200,18 @@ def test_a_run_that_scored_its_test_part_is_told_by_that_score(copy: MadeRun, ru
         assert (f"The run itself measured {percent(right / 60)} on all 60 when it ended." in page.text) is beside
 
 
+def test_what_no_picture_was_held_out_for_is_not_spoken_of(copy: MadeRun, page: Page, run: MadeRun) -> None:
+    (copy.folder / "metrics.jsonl").write_text('{"step": 5, "loss": 1.0}\n{"step": 10, "loss": 0.5}\n')
+    alone = made(copy)
+    assert "The line that matters" in page.text
+    assert "The line that matters" not in alone.text
+    evaluate = f"vitlab evaluate accuracy --model {copy.folder} --data DATA"
+    assert evaluate in alone.commands
+    assert f"vitlab evaluate accuracy --model '{run.folder}' --data DATA" not in page.commands
+    assert "Measure it on other data:" in alone.text
+    assert "Measure it on other data, or again:" in page.text
+
+
 def test_one_picture_is_not_pictures(copy: MadeRun) -> None:
     (copy.folder / "metrics.jsonl").write_text(
         '{"step": 5, "val score": 1.0, "val accuracy": 1.0, "val loss": 0.1, "val count": 1}\n'

@@ -11,7 +11,12 @@ from typing import Any
 import pytest
 import torch
 from torch.distributed.checkpoint import FileSystemReader
-from torch.distributed.checkpoint.metadata import BytesStorageMetadata, Metadata, MetadataIndex
+from torch.distributed.checkpoint.metadata import (
+    _MEM_FORMAT_ENCODING,
+    BytesStorageMetadata,
+    Metadata,
+    MetadataIndex,
+)
 
 from batches import stepping
 from vitlab.core.errors import CheckpointError
@@ -55,6 +60,19 @@ def test_the_index_is_what_torch_reads(path: Path) -> None:
     for key, place in expected.storage_data.items():
         same = found.storage_data[key]
         assert (same.relative_path, same.offset, same.length) == (place.relative_path, place.offset, place.length)
+
+
+def test_an_index_that_names_enumerations_as_other_pythons_do(path: Path) -> None:
+    """Python 3.11.2 writes a member as an attribute of its class, later ones by its value."""
+    metadata = FileSystemReader(path).read_metadata()
+    written = io.BytesIO()
+    pickler = pickle.Pickler(written)
+    by_name = {_MEM_FORMAT_ENCODING: lambda member: (getattr, (_MEM_FORMAT_ENCODING, member.name))}
+    pickler.dispatch_table = {**copyreg.dispatch_table, **by_name}
+    pickler.dump(metadata)
+    assert b"getattr" in written.getvalue()
+    (path / ".metadata").write_bytes(written.getvalue())
+    assert read_index(path / ".metadata").state_dict_metadata == metadata.state_dict_metadata
 
 
 @pytest.mark.parametrize("where", ["whole", "inside"])
